@@ -1,0 +1,47 @@
+# One command sets up and runs; a second call reuses the set-up. Needs Python 3.11+ and make, nothing else.
+#   make quickstart            train the first sweep and write quickstart.html
+#   make test [EXTRAS=probe]   the whole test suite (with further extras, comma separated)
+PYTHON ?= python3
+EXTRAS ?=
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+comma  := ,
+STAMP  := $(VENV)/.installed-dev$(if $(EXTRAS),-$(subst $(comma),-,$(EXTRAS)))
+
+.PHONY: quickstart test lint format constraints clean
+
+quickstart: $(VENV)/.installed
+	$(BIN)/recombine quickstart
+
+test: $(STAMP)
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Universal pins without addresses: one file for every platform and Python. Needs uv.
+constraints:
+	uv pip compile pyproject.toml --all-extras --universal --python-version 3.11 \
+	  --no-annotate --custom-compile-command "make constraints" --no-emit-find-links --no-emit-index-url \
+	  --upgrade-package torch==2.13.0 --output-file constraints.txt
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else "Recombine needs Python 3.11 or newer; this is %d.%d. Try: make PYTHON=python3.12" % v[:2])'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	@touch $@
+
+$(STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev$(if $(EXTRAS),$(comma)$(EXTRAS))]"
+	@touch $@ $(VENV)/.installed
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,75 @@
+"""The ledger: what was published, what we measured, and whether it holds, one line per claim.
+
+Nothing is typed in by hand: each experiment's `claims(rows)` computes its numbers from the committed rows
+`results/NAME.parquet`, so the ledger cannot disagree with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from recombine.core import InputError
+from recombine.table import Table
+
+COLUMNS = (
+    *("experiment", "name", "statement", "source", "published", "measured", "interval", "control"),
+    *("runs", "date", "verdict", "command"),
+)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One published statement, and what we found; `holds` is None until the experiment has run."""
+
+    name: str
+    statement: str
+    source: str
+    published: str
+    measured: float | None
+    holds: bool | None
+    control: str = ""
+    interval: tuple[float, float] | None = None
+    better: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """`reproduced`, `better`, `not reproduced` or `not yet run`."""
+        if self.holds is None:
+            return "not yet run"
+        if not self.holds:
+            return "not reproduced"
+        return "better" if self.better else "reproduced"
+
+
+def ledger(experiments: Mapping[str, Any], results: Path) -> pd.DataFrame:
+    """Return one line per claim of these experiment modules, measured on the packed tables in `results`."""
+    told = [
+        line
+        for name, module in experiments.items()
+        if hasattr(module, "claims")
+        for line in _lines(name, module, Table(results / f"{name}.parquet"))
+    ]
+    return pd.DataFrame(told, columns=list(COLUMNS))
+
+
+def _lines(name: str, module: Any, table: Table) -> list[dict[str, Any]]:
+    rows, meta = table.read(), table.meta()
+    command = meta.get("command") or f"recombine run {name} --scale {meta.get('scale', 'full')}"
+    try:
+        claims = module.claims(rows if len(rows) else None)
+    except KeyError as error:
+        if rows.empty:
+            raise
+        raise InputError(f"{table.path} has no column {error}: make it anew with `{command}`") from error
+    shared = {
+        "experiment": name,
+        "runs": rows["run"].nunique() if len(rows) else 0,
+        "date": meta.get("date", ""),
+        "command": command,
+    }
+    return [shared | vars(claim) | {"verdict": claim.verdict} for claim in claims]

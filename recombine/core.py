@@ -1,0 +1,234 @@
+"""The protocols that every part follows, the few tuples that travel between them, and named random streams.
+
+Every part is a frozen dataclass of plain numbers with pure methods, written for one task; the trainer vmaps over
+tasks, then over runs. A frozen dataclass hashes by value, so it is a correct static argument of `jax.jit`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+import zlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import equinox as eqx
+    from jaxtyping import Array, PRNGKeyArray, PyTree
+
+Knob = Annotated[float, "knob"]
+"""A number that may differ between runs of one compiled program: the program gets it as a traced scalar."""
+
+Part = Literal["train", "test"]
+
+
+class InputError(ValueError):
+    """The user's mistake, in one line that says what to do instead."""
+
+
+class Batch(NamedTuple):
+    """Samples of one task (or, with a leading axis, of several)."""
+
+    x: PyTree[Array]
+    y: PyTree[Array]
+    code: Array
+    task: Array
+
+
+class Observation(NamedTuple):
+    """A batch, and what a network made of it."""
+
+    batch: Batch
+    prediction: PyTree[Array]
+    activations: dict[str, Array]
+
+
+class Split(NamedTuple):
+    """Rows of the task table in a random order: first the train rows, then the test rows, then the unused ones."""
+
+    order: Array
+    num_train: Array
+    num_test: Array
+
+
+class Family(Protocol):
+    """What is to be learned: a set of tasks composed of modules. Optional: `extrapolation() -> rows`, tasks beyond
+    the table (more active modules, say), which are scored but never part of a split."""
+
+    @property
+    def num_modules(self) -> int: ...
+    @property
+    def num_outputs(self) -> int: ...
+    def tasks(self) -> np.ndarray: ...
+    def modules(self, tasks: np.ndarray) -> np.ndarray: ...
+    def groups(self, tasks: np.ndarray) -> dict[str, np.ndarray]: ...
+    def init(self, key: PRNGKeyArray) -> PyTree[Array]: ...
+    def weigh(self, key: PRNGKeyArray, row: Array) -> Array: ...
+    def sample(self, world: PyTree[Array], key: PRNGKeyArray, task: Array, n: int) -> tuple[Any, Any]: ...
+    def score(self, prediction: PyTree[Array], y: PyTree[Array]) -> dict[str, Array]: ...
+
+
+class Support(Protocol):
+    """What is trained on. `parts` marks every row of the table: 0 unused, 1 train, 2 test."""
+
+    guarantees: ClassVar[frozenset[str]]
+
+    def parts(self, modules: np.ndarray, rng: np.random.Generator, frac_test: float) -> np.ndarray: ...
+
+
+class Encoding(Protocol):
+    """How a task is told to the model. `examples(key, n)` draws fresh (x, y) pairs of the task."""
+
+    def num_tokens(self, family: Family) -> int: ...
+    def init(self, key: PRNGKeyArray, family: Family) -> PyTree[Array]: ...
+    def encode(
+        self,
+        params: PyTree[Array],
+        key: PRNGKeyArray,
+        task: Array,
+        examples: Callable[[PRNGKeyArray, int], Any],
+    ) -> Array: ...
+
+
+class Model(Protocol):
+    """What learns. `init` gives an equinox module called as `net(x, code) -> (prediction, activations)`, one task at
+    a time. Optional: `loss(net, batch, score)`, where training is more than `score(...)["loss"]`."""
+
+    def init(
+        self,
+        key: PRNGKeyArray,
+        example: Batch,
+        num_outputs: int,
+        num_tokens: int = 0,
+        world: PyTree[Array] | None = None,
+    ) -> eqx.Module: ...
+
+
+class Lab(Protocol):
+    """What a diagnostic may look at, inside the compiled program."""
+
+    @property
+    def net(self) -> eqx.Module: ...
+    @property
+    def family(self) -> Family: ...
+    @property
+    def world(self) -> PyTree[Array]: ...
+    @property
+    def table(self) -> Array: ...
+    @property
+    def split(self) -> Split: ...
+    @property
+    def encoding(self) -> Encoding: ...
+    def observe(self, key: PRNGKeyArray, part: Part, n: int, net: eqx.Module | None = None) -> Observation: ...
+
+
+class Diagnostic(Protocol):
+    """What is measured on the way. Its metrics are stored under its `label`, or its class name where it has none."""
+
+    def measure(self, key: PRNGKeyArray, lab: Lab) -> dict[str, Array]: ...
+
+
+class Recipe(Protocol):
+    """How a network is optimised. Optional: `ema`, the decay of a running average that is evaluated in its place."""
+
+    def optimiser(self, num_steps: int) -> Any: ...
+
+
+def stream(key: PRNGKeyArray, name: str) -> PRNGKeyArray:
+    """The key of a named random stream: different names never share random numbers."""
+    import jax
+
+    return jax.random.fold_in(key, zlib.crc32(name.encode()))
+
+
+def generator(seed: int, name: str) -> np.random.Generator:
+    """The NumPy counterpart of `stream`, for what is drawn on the host."""
+    return np.random.default_rng([seed, zlib.crc32(name.encode())])
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise an `InputError` with this message unless the condition holds."""
+    if not condition:
+        raise InputError(message)
+
+
+@functools.lru_cache
+def hints(cls: type) -> dict[str, Any]:
+    """The annotations of a dataclass's init fields, `Annotated` kept."""
+    found = typing.get_type_hints(cls, include_extras=True)
+    return {field.name: found[field.name] for field in dataclasses.fields(cls) if field.init}
+
+
+def is_knob(hint: Any) -> bool:
+    """Whether a field annotated so may differ within one compiled program."""
+    return "knob" in getattr(hint, "__metadata__", ())
+
+
+def check(part: Any, **least: float) -> None:
+    """Raise an `InputError` unless every field has its annotated type and the named ones are at least so large.
+
+    Called by each part's `__post_init__`. Whole numbers become floats and lists become tuples where the annotation
+    says so, which keeps equal parts equal and hashable.
+    """
+    for name, hint in hints(type(part)).items():
+        value = _tidy(getattr(part, name), hint)
+        require(
+            _fits(value, hint),
+            f"{type(part).__name__}.{name} must be {spell(hint)}, got {getattr(part, name)!r}",
+        )
+        object.__setattr__(part, name, value)
+    for name, bound in least.items():
+        value = getattr(part, name)
+        require(value >= bound, f"{type(part).__name__}.{name} must be at least {bound}, got {value!r}")
+
+
+def spell(hint: Any) -> str:
+    """An annotation in words, for error messages and listings."""
+    hint = _bare(hint)
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return "one of " + ", ".join(map(repr, args))
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(spell(arg) for arg in args)
+    if origin is tuple:
+        return f"a tuple of {spell(args[0])}"
+    plain = {int: "a whole number", float: "a number", bool: "True or False", str: "text", type(None): "None"}
+    return plain.get(hint, f"a {getattr(hint, '__name__', hint)}")
+
+
+def _bare(hint: Any) -> Any:
+    return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
+
+
+def _tidy(value: Any, hint: Any) -> Any:
+    hint = _bare(hint)
+    if hint is float and isinstance(value, (int, np.integer, np.floating)) and not isinstance(value, bool):
+        return float(value)
+    if hint is int and isinstance(value, np.integer):
+        return int(value)
+    if typing.get_origin(hint) is tuple and isinstance(value, (list, tuple)):
+        args = typing.get_args(hint)
+        inner = args[:1] * len(value) if args[-1] is Ellipsis else args
+        return tuple(_tidy(v, h) for v, h in zip(value, inner, strict=False)) if len(inner) == len(value) else value
+    return value
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    hint = _bare(hint)
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return value in args
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, arg) for arg in args)
+    if origin is tuple:
+        inner = args[:1] * len(value) if isinstance(value, tuple) and args[-1] is Ellipsis else args
+        return isinstance(value, tuple) and len(inner) == len(value) and all(map(_fits, value, inner))
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if isinstance(hint, type) and getattr(hint, "_is_protocol", False):
+        return all(hasattr(value, name) for name in vars(hint) if not name.startswith("_"))
+    return isinstance(value, hint) if isinstance(hint, type) else True

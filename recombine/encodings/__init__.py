@@ -1,0 +1,1 @@
+"""How a task is told to the model. One file each, found by scanning this folder."""

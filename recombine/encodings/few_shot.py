@@ -1,0 +1,35 @@
+"""The code is a set of examples: phi(z) = fresh pairs (x_1, y_1), …, (x_n, y_n) of the task, concatenated.
+
+Nothing in it names a module; the model has to infer the task. The pairs are drawn anew every time.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from recombine.core import Family, check
+
+
+@dataclass(frozen=True)
+class FewShot:
+    """The model is given examples of the task instead of its name."""
+
+    num_pairs: int = 50
+
+    def __post_init__(self):
+        check(self, num_pairs=1)
+
+    def num_tokens(self, family: Family) -> int:
+        """Codes are float vectors."""
+        return 0
+
+    def init(self, key: PRNGKeyArray, family: Family) -> tuple[()]:
+        """Nothing to draw."""
+        return ()
+
+    def encode(self, params: tuple[()], key: PRNGKeyArray, task: Float[Array, " M"], examples) -> Float[Array, " code"]:
+        """Draw fresh pairs and lay them end to end."""
+        leaves = jax.tree.leaves(examples(key, self.num_pairs))
+        return jnp.concatenate([leaf.reshape(-1).astype(jnp.float32) for leaf in leaves])

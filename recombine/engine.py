@@ -1,0 +1,157 @@
+"""Runs -> groups of equal structure -> chunks -> any executor of `concurrent.futures` shape -> table.
+
+Resumption comes from the table alone: a run that has rows there is finished. Chunks are planned from the whole sweep,
+never from what is left of it, so a resumed sweep runs the very programs that an uninterrupted one would have run.
+"""
+
+import concurrent.futures
+import datetime
+import math
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import pandas as pd
+
+import recombine
+from recombine import program
+from recombine.core import require
+from recombine.fitted import Fitted
+from recombine.laboratory import make_split
+from recombine.progress import Display
+from recombine.run import Run, describe, identity, structure
+from recombine.table import Table
+
+
+class Chunk(NamedTuple):
+    """Runs that train side by side in one program of the given width."""
+
+    runs: tuple[Run, ...]
+    width: int
+
+
+Watch = Callable[[Chunk, program.Progress], None]
+MAX_WIDTH = 16  # runs in one program: enough to fill two CPU cores, and little memory at the paper's size
+
+
+class Here(concurrent.futures.Executor):
+    """Runs everything at once, in this process."""
+
+    def submit(self, fn: Callable, /, *args: Any, **kwargs: Any) -> concurrent.futures.Future:
+        """Call the function now; its result or its error is in the future."""
+        future = concurrent.futures.Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+def plan(runs: Iterable[Run], max_width: int = MAX_WIDTH) -> list[Chunk]:
+    """Cut a sweep into chunks: equal runs once, equal structures together, chunks of a structure equally wide."""
+    require(max_width >= 1, f"max_width must be at least 1, got {max_width}")
+    groups: dict[Run, dict[Run, None]] = {}
+    for run in runs:
+        groups.setdefault(structure(run), {})[run] = None
+    chunks = []
+    for group in map(list, groups.values()):
+        width = math.ceil(len(group) / math.ceil(len(group) / max_width))
+        chunks += [Chunk(tuple(group[i : i + width]), width) for i in range(0, len(group), width)]
+    return chunks
+
+
+def train(
+    runs: Run | Iterable[Run],
+    out: str | Path | None = None,
+    *,
+    keep: str | Path | None = None,
+    executor: concurrent.futures.Executor | None = None,
+    progress: bool | None = None,
+    max_width: int | None = None,
+) -> pd.DataFrame:
+    """Train every run and give its rows: one line per run and evaluation.
+
+    With `out`, a folder or a `.parquet` file, rows are written as chunks finish and finished runs are not trained
+    again. With `keep`, every trained network is saved in that folder, to be read with `Fitted.load`. Progress is
+    shown on a terminal, or always or never. At most `max_width` runs share a program.
+    """
+    runs = [runs] if isinstance(runs, Run) else list(runs)
+    require(len(runs) > 0, "there are no runs to train")
+    require(all(isinstance(run, Run) for run in runs), "train takes a Run or a list of Run")
+    table = None if out is None else Table(out)
+    if table is not None:
+        table.check_writable()
+        # Rows depend on the width in their last digits: what was begun with one width is finished with it.
+        max_width = max_width or table.meta().get("max_width")
+        table.note(max_width=max_width or MAX_WIDTH)
+    written = set() if table is None else table.finished()
+    # A run whose network is wanted but was not kept is trained again; its rows stay the ones that it has.
+    finished = {name for name in written if keep is None or (Path(keep) / name / "run.json").exists()}
+    chunks = [c for c in plan(runs, max_width or MAX_WIDTH) if not {identity(run) for run in c.runs} <= finished]
+    check_supports(run for chunk in chunks for run in chunk.runs)
+    frames = []
+    with Display(runs, finished, sys.stderr.isatty() if progress is None else progress) as display:
+        for frame in _trained(chunks, keep, executor, display.update):
+            frames.append(frame[~frame["run"].isin(list(written))])
+            if table is not None and len(frames[-1]):
+                table.append(frames[-1])
+    rows = pd.concat(frames, ignore_index=True) if table is None else table.read()
+    place = {identity(run): i for i, run in enumerate(runs)}
+    rows = rows[rows["run"].isin(place)].assign(place=lambda frame: frame["run"].map(place))
+    return rows.sort_values(["place", "step"]).drop(columns="place").reset_index(drop=True)
+
+
+def _trained(chunks: list[Chunk], keep: Any, executor: concurrent.futures.Executor | None, watch: Watch | None):
+    if executor is None:  # one at a time, so that each is written before the next begins
+        for chunk in chunks:
+            yield Here().submit(train_chunk, chunk, keep, watch).result()
+    else:
+        futures = [executor.submit(train_chunk, chunk, keep) for chunk in chunks]
+        for future in concurrent.futures.as_completed(futures):
+            yield future.result()
+
+
+def train_chunk(chunk: Chunk, keep: str | Path | None = None, watch: Watch | None = None) -> pd.DataFrame:
+    """Train one chunk and give its rows; with `keep`, save its networks."""
+    fitted = fit_chunk(chunk, watch)
+    if keep is not None:
+        for one in fitted:
+            one.save(Path(keep) / identity(one.run))
+    return pd.concat([one.rows for one in fitted], ignore_index=True)
+
+
+def fit(run: Run, watch: Watch | None = None) -> Fitted:
+    """Train one run and give its network."""
+    check_supports([run])
+    return fit_chunk(Chunk((run,), 1), watch)[0]
+
+
+def fit_chunk(chunk: Chunk, watch: Watch | None = None) -> list[Fitted]:
+    """Train one chunk and give its networks, each with its rows."""
+    trained = program.train_chunk(list(chunk.runs), chunk.width, lambda p: watch(chunk, p) if watch else None)
+    stamp = {
+        "meta/width": chunk.width,
+        "meta/seconds": trained.seconds / len(chunk.runs),
+        "meta/compile_seconds": trained.compile_seconds,
+        "meta/device": jax.devices()[0].device_kind,
+        "meta/jax": jax.__version__,
+        "meta/recombine": recombine.__version__,
+        "meta/date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+    fitted = []
+    for i, run in enumerate(chunk.runs):
+        about = {"run": identity(run)} | describe(run)
+        rows = pd.DataFrame([about | row | stamp for row in trained.rows[i]])
+        net, setting = jax.tree.map(lambda leaf, i=i: leaf[i], (trained.net, trained.setting))
+        fitted.append(Fitted(run, net, setting.world, setting.encoding, rows))
+    return fitted
+
+
+def check_supports(runs: Iterable[Run]) -> None:
+    """Refuse a sweep with a support that cannot be satisfied, before anything is compiled."""
+    kinds = {(run.family, run.support, run.frac_test): run for run in runs}
+    modules = {family: family.modules(family.tasks()) for family, _, _ in kinds}
+    for run in kinds.values():
+        make_split(run, modules[run.family])

@@ -1,0 +1,114 @@
+"""Finds parts and experiments by scanning folders, and in a user's own file by their shape. There is no registry."""
+
+import dataclasses
+import functools
+import importlib
+import importlib.util
+import pkgutil
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from recombine.core import InputError
+
+FOLDERS = {
+    "family": "families",
+    "support": "supports",
+    "encoding": "encodings",
+    "model": "models",
+    "diagnostic": "diagnostics",
+}
+# What tells the kinds apart in a user's file: the methods that only this kind has.
+MARKS = {
+    "family": ("sample", "score", "tasks"),
+    "support": ("parts",),
+    "encoding": ("encode",),
+    "diagnostic": ("measure",),
+    "recipe": ("optimiser",),
+    "model": ("init",),
+}
+
+
+def names(folder: str) -> list[str]:
+    """The modules in one of the package's folders, without importing them."""
+    return sorted(info.name for info in pkgutil.iter_modules([str(Path(__file__).parent / folder)]))
+
+
+def part(name: str) -> type | None:
+    """The part of this class name, importing only its own file."""
+    for folder in FOLDERS.values():
+        for stem in names(folder):
+            if stem.replace("_", "") == name.lower():
+                return getattr(importlib.import_module(f"recombine.{folder}.{stem}"), name, None)
+    return None
+
+
+@functools.cache
+def parts() -> dict[str, dict[str, type]]:
+    """Every part of ours: kind -> class name -> class."""
+    found = {}
+    for kind, folder in FOLDERS.items():
+        modules = [importlib.import_module(f"recombine.{folder}.{stem}") for stem in names(folder)]
+        found[kind] = {
+            name: cls
+            for module in modules
+            for name, cls in parts_of(module).get(kind, {}).items()
+            if name.lower() == module.__name__.rpartition(".")[2].replace("_", "")
+        }
+    found["recipe"] = parts_of(importlib.import_module("recombine.recipe"))["recipe"]
+    return found
+
+
+def parts_of(module: ModuleType) -> dict[str, dict[str, type]]:
+    """The parts that a module defines itself: kind -> class name -> class."""
+    found: dict[str, dict[str, type]] = {}
+    for name, cls in vars(module).items():
+        if isinstance(cls, type) and dataclasses.is_dataclass(cls) and cls.__module__ == module.__name__:
+            kinds = [kind for kind, marks in MARKS.items() if all(hasattr(cls, mark) for mark in marks)]
+            if kinds:
+                found.setdefault(kinds[0], {})[name] = cls
+    return found
+
+
+def experiment(name: str) -> ModuleType:
+    """An experiment of ours by name, or a user's own by the path of its file."""
+    from recombine.run import nearest
+
+    if name.endswith(".py") or "/" in name:
+        module = load(Path(name))
+        if not callable(getattr(module, "runs", None)):
+            raise InputError(f"{name} defines no experiment: it needs a function runs(scale) that gives a list of Run")
+        return module
+    if name not in names("experiments"):
+        raise InputError(f"there is no experiment {name!r}: {nearest(name, names('experiments'))}")
+    return importlib.import_module(f"recombine.experiments.{name}")
+
+
+def load(path: Path) -> ModuleType:
+    """Import a user's file; whatever goes wrong in it is told in one line."""
+    if not path.is_file():
+        raise InputError(f"there is no file {path}")
+    name = f"recombine_user_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{path} is not a Python file: its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their annotations up there
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise InputError(f"{path} could not be read: {where(error, path)}") from error
+    return module
+
+
+def where(error: BaseException, path: Path) -> str:
+    """An error as one line: its kind, its message, and the line of the user's file where it arose."""
+    line = getattr(error, "lineno", None)
+    trace = error.__traceback__
+    while trace is not None:
+        if Path(trace.tb_frame.f_code.co_filename).name == path.name:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    message = " ".join(str(error).split()) or "no message"
+    return f"{type(error).__name__}: {message}" + (f" (line {line})" if line else "")

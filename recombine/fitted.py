@@ -1,0 +1,69 @@
+"""A trained network, to be used, saved and loaded. Arrays are written as equinox leaves, the run as JSON; no pickle."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pandas as pd
+
+from recombine import find
+from recombine.core import InputError
+from recombine.program import fresh
+from recombine.random import new_key
+from recombine.run import Run, from_json, to_json
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A trained network, the world that it was trained on, the arrays of its encoding, and its rows."""
+
+    run: Run
+    net: Any
+    world: Any
+    encoding: Any
+    rows: pd.DataFrame = field(default_factory=pd.DataFrame)
+
+    def examples(self, task: Any, n: int, key: Any = None) -> tuple[Any, Any]:
+        """Draw n true pairs (x, y) of the task with the given module weights."""
+        return self.run.family.sample(self.world, new_key(0) if key is None else key, _task(task), n)
+
+    def predict(self, x: Any, task: Any, key: Any = None) -> jax.Array:
+        """Predict points x of the task with the given module weights; `key` draws a few-shot code's examples."""
+
+        def examples(key, n):
+            return self.examples(task, n, key)
+
+        code = self.run.encoding.encode(self.encoding, new_key(1) if key is None else key, _task(task), examples)
+        return self.net(jnp.asarray(x), code)[0]
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the network into a folder."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        eqx.tree_serialise_leaves(folder / "arrays.eqx", (self.net, self.world, self.encoding))
+        self.rows.to_parquet(folder / "rows.parquet")
+        # Last: a folder with a run.json is complete.
+        (folder / "run.json").write_text(json.dumps(to_json(self.run), indent=1))
+        return folder
+
+    @classmethod
+    def load(cls, folder: str | Path, parts: Iterable[type] = ()) -> "Fitted":
+        """Read what `save` wrote. Classes of your own are passed in `parts`; nothing else is imported."""
+        folder = Path(folder)
+        try:
+            described = json.loads((folder / "run.json").read_text())
+        except (OSError, ValueError) as error:
+            raise InputError(f"{folder} holds no saved network ({error})") from error
+        known = {name: part for kind in find.parts().values() for name, part in kind.items()}
+        run = from_json(described, {"Run": Run, **known, **{part.__name__: part for part in parts}})
+        arrays = eqx.tree_deserialise_leaves(folder / "arrays.eqx", jax.eval_shape(lambda: fresh(run)))
+        return cls(run, *arrays, rows=pd.read_parquet(folder / "rows.parquet"))
+
+
+def _task(weights: Any) -> jax.Array:
+    return jnp.asarray(weights, jnp.float32)

@@ -1,0 +1,78 @@
+"""A plain multilayer perceptron on [code, x]: the paper's student. ReLU, LeCun truncated-normal kernels, zero biases.
+
+The code is multiplied into the first layer once per task, not once per point: W [code, x] = W_c code + W_x x.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
+
+from recombine.core import Batch, check, require, stream
+
+
+class Perceptron(eqx.Module):
+    """The network. Called with the points and the code of one task."""
+
+    layers: tuple[eqx.nn.Linear, ...]
+    embedding: eqx.nn.Embedding | None
+
+    def __call__(
+        self, x: Float[Array, "n I"], code: Shaped[Array, " code"]
+    ) -> tuple[Float[Array, "n O"], dict[str, Array]]:
+        """Predict every point; also give each hidden layer before (`pre0`, …) and after (`hidden0`, …) its ReLU."""
+        code = code.astype(jnp.float32) if self.embedding is None else jax.vmap(self.embedding)(code).reshape(-1)
+        first, *rest = self.layers
+        d_code = code.shape[0]
+        pre = x @ first.weight[:, d_code:].T + (first.weight[:, :d_code] @ code + jnp.asarray(first.bias))
+        activations = {}
+        for i, layer in enumerate(rest):
+            activations |= {f"pre{i}": pre, f"hidden{i}": jax.nn.relu(pre)}
+            pre = activations[f"hidden{i}"] @ layer.weight.T + jnp.asarray(layer.bias)
+        return pre, activations | {"output": pre}
+
+
+@dataclass(frozen=True)
+class MLP:
+    """`widths` are the hidden layers. Integer codes are read as plain floats, or embedded with `tokens="embed"`."""
+
+    widths: tuple[int, ...] = (1024, 1024, 1024, 1024)
+    tokens: Literal["float", "embed"] = "float"
+    d_embed: int = 16
+
+    def __post_init__(self):
+        check(self, d_embed=1)
+        require(len(self.widths) > 0, "MLP.widths must name at least one hidden layer, (128, 128) say")
+        require(min(self.widths) >= 1, f"MLP.widths must all be at least 1, got {self.widths}")
+
+    def init(
+        self,
+        key: PRNGKeyArray,
+        example: Batch,
+        num_outputs: int,
+        num_tokens: int = 0,
+        world: PyTree[Array] | None = None,
+    ) -> Perceptron:
+        """Draw a network for points and codes of the example's shape."""
+        require(
+            getattr(example.x, "ndim", 0) == 2 and example.code.ndim == 1,
+            "MLP reads points (n, d) and a flat code: choose an encoding that gives a vector",
+        )
+        embedding, d_code = None, example.code.shape[0]
+        if num_tokens and self.tokens == "embed":
+            embedding = eqx.nn.Embedding(num_tokens, self.d_embed, key=stream(key, "embedding"))
+            d_code *= self.d_embed
+        sizes = (d_code + example.x.shape[1], *self.widths, num_outputs)
+        keys = jax.random.split(stream(key, "layers"), len(sizes) - 1)
+        layers = tuple(_dense(k, i, o) for k, i, o in zip(keys, sizes[:-1], sizes[1:], strict=True))
+        return Perceptron(layers, embedding)
+
+
+def _dense(key: PRNGKeyArray, d_in: int, d_out: int) -> eqx.nn.Linear:
+    # Equinox draws uniform kernels and biases; the paper's are truncated normal and zero.
+    layer = eqx.nn.Linear(d_in, d_out, key=key)
+    weight = jax.nn.initializers.lecun_normal(in_axis=1, out_axis=0)(key, (d_out, d_in))
+    return eqx.tree_at(lambda ls: (ls.weight, ls.bias), layer, (weight, jnp.zeros(d_out)))

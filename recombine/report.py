@@ -1,0 +1,171 @@
+"""Rows and figures to one HTML page that needs nothing but itself: no server, no network, no web fonts.
+
+The page tells what was claimed, what came out, every run, and the command that makes it again. Its frame is
+`report.html`; everything put into it is escaped here.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import inspect
+import json
+import re
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import pandas as pd
+
+from recombine.core import InputError, require
+from recombine.table import Table, replace
+
+PLACES = ("seen", "test", "LinearDecodability/deepest/test")
+SCORES = [f"{place}/{score}" for score in ("r2", "accuracy") for place in PLACES]
+MAX_LINES = 500
+
+
+def write(table: Table, out: Path) -> Path:
+    """Write the report of a table to a file, or to `report.html` in a folder, and return its path."""
+    text = page(table)
+    out = out / "report.html" if out.is_dir() else out
+    try:
+        return replace(out, text.encode())
+    except OSError as error:
+        raise InputError(f"cannot write the report to {out} ({error.strerror}): name another file") from error
+
+
+def page(table: Table) -> str:
+    """Return the report of a table as one self-contained HTML page."""
+    rows, meta, figures = table.read(), table.meta(), table.figures()
+    command = meta.get("command", "recombine run NAME")
+    require(len(rows) > 0, f"{table.path} holds no rows to report: run `{command}` first")
+    name = str(meta.get("experiment", table.path.stem))
+    template = Template(resources.files("recombine").joinpath("report.html").read_text(encoding="utf-8"))
+    return template.substitute(
+        title=_text(meta.get("title", name)),
+        kind=_text(f"Recombine experiment: {name}"),
+        description=_description(meta.get("description") or ""),
+        summary=_pairs("summary", meta.get("summary") or {}),
+        figures="\n".join(_figure(number, *item) for number, item in enumerate(figures.items())),
+        results=_results(results_table(rows), name),
+        making=_making(meta, table.path),
+        plotly=_plotly() if figures else "",
+    )
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):  # three decimals, unless they would hide the number or drown it
+        return f"{value:.3f}" if value == 0 or 1e-2 <= abs(value) < 1e4 else f"{value:.3g}"
+    return html.escape(str(value))
+
+
+def _description(text: str) -> str:
+    """Paragraphs, the first of them as the lead; indented ones are code."""
+    blocks = [block for block in re.split(r"\n[ \t]*\n", inspect.cleandoc(text)) if block.strip()]
+    return "\n".join(_paragraph(block, "lead" if number == 0 else "") for number, block in enumerate(blocks))
+
+
+def _paragraph(block: str, kind: str) -> str:
+    if all(line.startswith("  ") for line in block.splitlines()):
+        return f"<pre>{_text(inspect.cleandoc(block))}</pre>"
+    # "Command: …", "Runtime: …": a label begins a line of its own.
+    lines = [_text(" ".join(line.split())) for line in re.split(r"\n(?=[A-Z]\w+:\s)", block)]
+    marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", "<br>\n".join(lines))
+    return f'<p class="{kind}">{marked}</p>'
+
+
+def _pairs(kind: str, pairs: dict[str, Any]) -> str:
+    items = [f"<div><dt>{_text(key)}</dt><dd>{_text(value)}</dd></div>" for key, value in pairs.items()]
+    return f'<dl class="{kind}">{"".join(items)}</dl>' if items else ""
+
+
+def _figure(number: int, name: str, text: str) -> str:
+    """The place and the data of one figure; its title becomes the caption, where it can wrap."""
+    try:
+        figure = json.loads(text)
+        layout = figure["layout"]
+        title = layout.pop("title", None) or name
+        caption = _text(title.get("text", name) if isinstance(title, dict) else title)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"figure {name!r} is not Plotly JSON ({error}): run the experiment again") from error
+    layout["margin"] = layout.get("margin", {}) | {"t": 20}
+    data = json.dumps(figure).replace("<", r"\u003c")  # nothing in the data may end the script
+    place = f'<div class="chart" data-figure="figure{number}" role="img" aria-label="{caption}"></div>'
+    return (
+        f"<figure><figcaption>{caption}</figcaption>\n{place}</figure>\n"
+        f'<script type="application/json" id="figure{number}">{data}</script>'
+    )
+
+
+def _plotly() -> str:
+    from plotly.offline import get_plotlyjs
+
+    return f"<script>{get_plotlyjs()}</script>"
+
+
+def results_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """One line per run, at its last step: what differs between the runs, and how they scored."""
+    last = rows.groupby("run").tail(1)
+    described = [name for name in last if "/" not in name and name not in ("run", "step")]
+    swept = [name for name in described if len(last[name].drop_duplicates()) > 1]
+    scores = [name for name in SCORES if name in last]
+    ordered = last.sort_values(swept or ["run"], key=_sortable)
+    return ordered.loc[:, ["run", *swept, *scores]]
+
+
+def _sortable(values: pd.Series) -> pd.Series:
+    # 16x16 before 128x128: numbers inside text are compared as numbers.
+    return values if _numeric(values) else values.astype(str).str.replace(r"\d+", lambda m: m[0].zfill(9), regex=True)
+
+
+def _numeric(values: pd.Series) -> bool:
+    return pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
+
+
+def _results(lines: pd.DataFrame, name: str) -> str:
+    csv = base64.b64encode(lines.to_csv(index=False).encode()).decode()
+    note = f"; the first {MAX_LINES} are shown" if len(lines) > MAX_LINES else ""
+    # A run's hash tells a reader nothing where the swept columns tell the runs apart.
+    told = lines.drop(columns="run") if any("/" not in column for column in lines.columns[1:]) else lines
+    heads, cells = zip(*(_column(str(key), values) for key, values in told.head(MAX_LINES).items()), strict=True)
+    body = "\n".join(f"<tr>{''.join(row)}</tr>" for row in zip(*cells, strict=True))
+    return (
+        f'<p class="soft">{len(lines)} runs, each at its last step{note}. <a class="download" '
+        f'download="{_text(name)}.csv" href="data:text/csv;base64,{csv}">All as CSV</a></p>\n'
+        f'<div class="rows" tabindex="0" role="region" aria-label="Results of every run">\n'
+        f"<table><thead><tr>{''.join(heads)}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
+    )
+
+
+def _column(name: str, values: pd.Series) -> tuple[str, list[str]]:
+    kind = ' class="number"' if _numeric(values) else ""
+    label = _text(name).replace("/", "/<wbr>") if len(name) > 20 else _text(name)
+    head = f'<th scope="col"{kind}><button type="button">{label}</button></th>'
+    return head, [f"<td{kind}>{_cell(value, name in SCORES)}</td>" for value in values]
+
+
+def _cell(value: Any, score: bool) -> str:
+    if pd.isna(value):
+        return "NaN" if score else "–"
+    if isinstance(value, float):
+        # Adding zero turns -0.0 into 0.0.
+        return f"{round(value, 3) + 0:.3f}" if score and abs(value) < 1e4 else f"{value:g}"
+    return _text(shorten(str(value)))
+
+
+def shorten(text: str) -> str:
+    """A long value cut to what fits a cell; the CSV has it whole."""
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+def _making(meta: dict[str, Any], path: Path) -> str:
+    command = f"<pre>{_text(meta['command'])}</pre>\n" if "command" in meta else ""
+    facts = {key: meta[key] for key in ("date", "scale", "device", "runs", "programs") if key in meta}
+    if "seconds" in meta:
+        minutes, seconds = divmod(round(meta["seconds"]), 60)
+        facts["time"] = f"{minutes} min {seconds} s" if minutes else f"{meta['seconds']:.3g} s"
+    if meta.get("versions"):
+        facts["versions"] = ", ".join(f"{name} {version}" for name, version in meta["versions"].items())
+    return command + _pairs("facts", facts | {"rows": path})

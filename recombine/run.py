@@ -1,0 +1,249 @@
+"""A run: everything that one training run is, as one frozen value. Sweeps are cartesian products of such values.
+
+Two runs share a compiled program when their `structure` is equal; what may differ inside one program is the seed, the
+support, the held-out fraction and every field annotated `Knob`.
+"""
+
+import ast
+import dataclasses
+import difflib
+import functools
+import hashlib
+import inspect
+import itertools
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from recombine.core import (
+    Diagnostic,
+    Encoding,
+    Family,
+    InputError,
+    Knob,
+    Model,
+    Recipe,
+    Support,
+    check,
+    hints,
+    is_knob,
+    require,
+)
+from recombine.diagnostics.linear_decodability import LinearDecodability
+from recombine.encodings.identity import Identity
+from recombine.families.hyperteacher import Hyperteacher
+from recombine.models.mlp import MLP
+from recombine.recipe import Fast, Paper
+from recombine.supports.random import Random
+
+NUMERICS = 1  # raise it when a change to the trainer changes results: older rows are then never taken for new ones
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run. `Run()` takes seconds on a laptop; `paper()` is the paper's."""
+
+    family: Family = Hyperteacher(num_modules=8)
+    support: Support = Random()
+    encoding: Encoding = Identity()
+    model: Model = MLP(widths=(128, 128, 128))
+    recipe: Recipe = Fast()
+    diagnostics: tuple[Diagnostic, ...] = (LinearDecodability(),)
+    frac_test: Knob = 0.25
+    seed: int = 0
+    num_steps: int = 1000
+    num_evals: int = 4
+    num_tasks: int = 64  # tasks in a batch
+    num_points: int = 8  # points of each task in a batch
+    num_eval_tasks: int = 512  # on each side
+    num_eval_points: int = 16  # the paper's; with fewer, R2 against a task's own mean is biased downwards
+
+    def __post_init__(self):
+        check(
+            self,
+            seed=0,
+            num_steps=1,
+            num_evals=1,
+            num_tasks=1,
+            num_points=1,
+            num_eval_tasks=1,
+            num_eval_points=2,
+        )
+        require(
+            0 < self.frac_test < 1,  # also refuses NaN
+            f"frac_test must lie strictly between 0 and 1, got {self.frac_test}: 0.25 holds out a quarter of the tasks",
+        )
+        require(self.seed < 2**32, f"seed must be below 2**32, got {self.seed}")
+        require(
+            self.num_steps % self.num_evals == 0,
+            f"num_steps={self.num_steps} must be a multiple of num_evals={self.num_evals}",
+        )
+        labels = [label(diagnostic) for diagnostic in self.diagnostics]
+        require(len(set(labels)) == len(labels), f"two diagnostics would write to the same columns: {labels}")
+
+
+def paper(**changes: Any) -> Run:
+    """The paper's default: M=16, K=3, a 4x1024 MLP, AdamW for 300,000 steps of 128 tasks x 16 points."""
+    return dataclasses.replace(
+        Run(
+            family=Hyperteacher(),
+            model=MLP(),
+            recipe=Paper(),
+            diagnostics=(LinearDecodability(), LinearDecodability(paper=True)),
+            num_steps=300_000,
+            num_evals=10,
+            num_tasks=128,
+            num_points=16,
+            num_eval_tasks=1024,
+        ),
+        **changes,
+    )
+
+
+def sweep(base: Run, **axes: Iterable[Any]) -> list[Run]:
+    """The cartesian product of the axes, the last one fastest. `model__widths=[…]` reaches a part's field."""
+    paths = [name.replace("__", ".") for name in axes]
+    return [put(base, dict(zip(paths, values, strict=True))) for values in itertools.product(*axes.values())]
+
+
+def put(part: Any, changes: Mapping[str, Any]) -> Any:
+    """The same run (or part) with the fields at dotted paths replaced, all at once: only the result must be valid."""
+    known = hints(type(part)) if dataclasses.is_dataclass(type(part)) else {}
+    values: dict[str, Any] = {}
+    inner: dict[str, dict[str, Any]] = {}
+    for path, value in changes.items():
+        name, _, rest = path.partition(".")
+        if name not in known:
+            raise InputError(f"{type(part).__name__} has no field {name!r}: {nearest(name, known)}")
+        if rest:
+            inner.setdefault(name, {})[rest] = value
+        else:
+            values[name] = value
+    # A part first and then its fields, so that both can be changed together.
+    values |= {name: put(values.get(name, getattr(part, name)), deeper) for name, deeper in inner.items()}
+    return dataclasses.replace(part, **values)  # pyright: ignore[reportArgumentType]
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What the user may have meant, in words."""
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if close:
+        return "did you mean " + " or ".join(close) + "?"
+    return "there are " + ", ".join(known) if known else "there are none"
+
+
+def label(diagnostic: Diagnostic) -> str:
+    """The name under which a diagnostic's metrics are stored."""
+    return getattr(diagnostic, "label", type(diagnostic).__name__)
+
+
+def structure(run: Run) -> Run:
+    """The run with everything blanked that may differ within one compiled program."""
+    blank = _map_fields(run, lambda path, hint, value: None if is_knob(hint) else value)
+    return _with(blank, seed=None, support=None)
+
+
+def knobs(run: Run) -> dict[str, float]:
+    """The values that `structure` blanks and the program needs, by dotted path."""
+    found = {}
+
+    def note(path, hint, value):
+        if is_knob(hint):
+            found[path] = value
+        return value
+
+    _map_fields(run, note)
+    del found["frac_test"]  # spent on the host: the split already has it
+    return found
+
+
+def restore(blank: Run, values: Mapping[str, Any]) -> Run:
+    """A structure with its knobs put back, as numbers or as traced scalars."""
+    return _map_fields(blank, lambda path, hint, value: values.get(path, value) if is_knob(hint) else value)
+
+
+def describe(run: Run) -> dict[str, Any]:
+    """The run as flat columns: class names of its parts and every field under its dotted path."""
+    columns: dict[str, Any] = {}
+
+    def visit(prefix: str, part: Any) -> None:
+        for name in hints(type(part)):
+            value = getattr(part, name)
+            if isinstance(value, tuple) and any(map(dataclasses.is_dataclass, value)):
+                columns[prefix + name] = ", ".join(type(item).__name__ for item in value)
+            elif dataclasses.is_dataclass(value):
+                columns[prefix + name] = type(value).__name__
+                visit(f"{prefix}{name}.", value)
+            else:
+                columns[prefix + name] = _plain(value)
+
+    visit("", run)
+    return columns
+
+
+def to_json(part: Any) -> Any:
+    """A run or part as plain JSON values: what the content hash is taken of, and what is saved beside a network."""
+    if dataclasses.is_dataclass(part) and not isinstance(part, type):
+        own = {} if type(part).__module__.startswith("recombine.") else {"code": _fingerprint(type(part))}
+        return {"part": type(part).__name__} | own | {name: to_json(getattr(part, name)) for name in hints(type(part))}
+    return [to_json(item) for item in part] if isinstance(part, tuple) else part
+
+
+def from_json(value: Any, parts: Mapping[str, type]) -> Any:
+    """Rebuild what `to_json` wrote from the classes given by name; never imports anything."""
+    if isinstance(value, list):
+        return tuple(from_json(item, parts) for item in value)
+    if not isinstance(value, dict):
+        return value
+    name = value["part"]
+    if name not in parts:
+        raise InputError(f"the part {name!r} is not known here: pass its class in parts=[…]")
+    fields = {k: from_json(v, parts) for k, v in value.items() if k in hints(parts[name])}
+    return parts[name](**fields)
+
+
+def identity(run: Run) -> str:
+    """The run's content hash: equal for equal runs, different whenever something that changes results differs."""
+    text = json.dumps([NUMERICS, to_json(run)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return "x".join(str(item) for item in value) if all(isinstance(v, int) for v in value) else repr(value)
+    return value
+
+
+@functools.lru_cache
+def _fingerprint(cls: type) -> str:
+    """A hash of the code of a user's own file that ignores comments, formatting and the file's name."""
+    try:
+        source = Path(inspect.getfile(cls)).read_text()
+    except (OSError, TypeError):  # typed into a console: the class's name must do
+        return ""
+    return hashlib.sha256(ast.dump(ast.parse(source)).encode()).hexdigest()[:16]
+
+
+def _map_fields(part: Any, change: Any, prefix: str = "") -> Any:
+    values = {}
+    for name, hint in hints(type(part)).items():
+        value = getattr(part, name)
+        if dataclasses.is_dataclass(value):
+            values[name] = _map_fields(value, change, f"{prefix}{name}.")
+        elif isinstance(value, tuple) and any(map(dataclasses.is_dataclass, value)):
+            items = enumerate(value)
+            values[name] = tuple(_map_fields(item, change, f"{prefix}{name}.{i}.") for i, item in items)
+        else:
+            values[name] = change(prefix + name, hint, value)
+    return _with(part, **values)
+
+
+def _with(part: Any, **values: Any) -> Any:
+    # Not dataclasses.replace: blanks and traced scalars would not pass the checks of __post_init__.
+    new = object.__new__(type(part))
+    for name in hints(type(part)):
+        object.__setattr__(new, name, values.get(name, getattr(part, name)))
+    return new

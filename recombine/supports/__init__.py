@@ -1,0 +1,1 @@
+"""Supports: which tasks are trained on, and which combinations are held out."""

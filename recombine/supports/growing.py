@@ -1,0 +1,50 @@
+"""The number of train tasks follows a law in the number of modules M, while the table grows exponentially.
+
+linear: round(factor M), 8 M in the public code. quadratic: round(factor M^2), where the public factor is 1.
+The question is how many tasks are enough as modules are added.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from recombine.conditions import connected, draw, mark, train_size
+from recombine.core import check, require
+
+TRIES = 20  # draws of the test tasks, until the others connect all modules
+
+
+@dataclass(frozen=True)
+class Growing:
+    """A connected train set of a size given by a law; a fraction `frac_test` is test, the rest unused."""
+
+    law: Literal["linear", "quadratic"] = "linear"
+    factor: float = 8.0
+    guarantees: ClassVar[frozenset[str]] = frozenset({"compositional", "connected"})
+
+    def __post_init__(self):
+        check(self)
+        require(0 < self.factor < float("inf"), f"Growing.factor must be positive, got {self.factor}")
+
+    def parts(self, modules: np.ndarray, rng: np.random.Generator, frac_test: float) -> np.ndarray:
+        """Mark every task: 1 train, 2 test, 0 neither."""
+        num_tasks, num_modules = modules.shape
+        num_train = round(self.factor * num_modules ** (1 if self.law == "linear" else 2))
+        num_left = train_size(num_tasks, frac_test)
+        require(
+            num_train <= num_left,
+            f"the {self.law} law wants {num_train} train tasks, frac_test={frac_test} leaves {num_left} of "
+            f"{num_tasks}: lower factor or frac_test, or raise num_hot",
+        )
+        # Test tasks are drawn first, so that runs which differ in the law alone share them.
+        order = rng.permutation(num_tasks)
+        for _ in range(TRIES):
+            if connected(modules[order[:num_left]]):
+                break
+            order = rng.permutation(num_tasks)
+        left, test = order[:num_left], order[num_left:]
+        train = draw(modules[left], num_train, rng, "raise factor or num_hot, or lower frac_test")
+        return mark(num_tasks, left[train], test)

@@ -1,0 +1,129 @@
+import jax
+import numpy as np
+import pytest
+
+from recombine.core import Batch, InputError
+from recombine.models.mlp import MLP
+from recombine.random import new_key
+
+TRUNCATED = 0.87962566  # standard deviation of a standard normal that is cut at -2 and 2
+
+
+def drawn(model, d_input=3, d_code=4, num_outputs=2, num_tokens=0):
+    code = np.zeros(d_code, np.int32 if num_tokens else np.float32)
+    example = Batch(np.zeros((5, d_input)), np.zeros((5, num_outputs)), code, code)
+    return model.init(new_key(0), example, num_outputs, num_tokens)
+
+
+def filled(model, **sizes):
+    """The network with NumPy's numbers in all its arrays: biases matter then, and nothing needs compiling."""
+    rng = np.random.default_rng(0)
+    return jax.tree.map(
+        lambda a: np.float32(rng.normal(0, 0.5, a.shape)), jax.eval_shape(lambda: drawn(model, **sizes))
+    )
+
+
+@jax.jit
+def call(net, x, code):
+    return net(x, code)
+
+
+def by_hand(net, x, code):
+    """A plain network on the concatenation [code, x], one point at a time, in float64."""
+    layers = [(np.asarray(layer.weight, np.float64), np.asarray(layer.bias, np.float64)) for layer in net.layers]
+    pre = []
+    for point in np.asarray(x):
+        h = np.concatenate([np.asarray(code, np.float64), point])
+        pre.append([])
+        for i, (weight, bias) in enumerate(layers):
+            pre[-1].append(weight @ h + bias)
+            h = np.maximum(pre[-1][-1], 0) if i < len(layers) - 1 else pre[-1][-1]
+    return [np.stack(layer) for layer in zip(*pre, strict=True)]
+
+
+@pytest.mark.parametrize("widths", [(7,), (6, 9, 5)])
+def test_it_is_a_plain_network_on_code_and_point_together(widths):
+    net, rng = filled(MLP(widths)), np.random.default_rng(1)
+    x, code = rng.normal(size=(5, 3)).astype(np.float32), rng.normal(size=4).astype(np.float32)
+    prediction, activations = call(net, x, code)
+    *hidden, output = by_hand(net, x, code)
+    np.testing.assert_allclose(prediction, output, atol=1e-5)
+    np.testing.assert_array_equal(activations["output"], prediction)
+    names = {f"{kind}{i}" for kind in ("pre", "hidden") for i in range(len(widths))}
+    assert activations.keys() == {*names, "output"}
+    for i, expected in enumerate(hidden):
+        assert activations[f"pre{i}"].shape == (5, widths[i])
+        assert expected.min() < 0 < expected.max()
+        np.testing.assert_allclose(activations[f"pre{i}"], expected, atol=1e-5)
+        np.testing.assert_array_equal(activations[f"hidden{i}"], np.maximum(activations[f"pre{i}"], 0))
+
+
+def test_kernels_are_lecun_truncated_normal_and_biases_zero():
+    net = jax.jit(lambda: drawn(MLP((100, 400)), d_input=20, d_code=80, num_outputs=30))()
+    assert all(isinstance(leaf, jax.Array) and leaf.dtype == np.float32 for leaf in jax.tree.leaves(net))
+    assert [layer.weight.shape for layer in net.layers] == [(100, 100), (400, 100), (30, 400)]
+    for layer in net.layers:
+        kernel, fan_in = np.asarray(layer.weight), layer.weight.shape[1]
+        # The first layer's fan-in is code and point together.
+        assert kernel.std() == pytest.approx(fan_in**-0.5, rel=0.04)
+        assert abs(kernel.mean()) < 5 * (fan_in * kernel.size) ** -0.5
+        bound = 2 * fan_in**-0.5 / TRUNCATED
+        assert 0.98 * bound < np.abs(kernel).max() <= 1.0001 * bound
+        np.testing.assert_array_equal(layer.bias, np.zeros(len(kernel)))
+    first, second = (np.asarray(layer.weight).ravel()[:10_000] for layer in net.layers[:2])
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.05, "layers must not share their random numbers"
+
+
+def test_whole_numbers_are_read_as_floats():
+    net = filled(MLP((6,)), num_tokens=17)
+    assert net.embedding is None
+    assert len(jax.tree.leaves(net)) == 4
+    x, words = np.full((2, 3), 0.3, np.float32), np.array([1, 9, 2, 4])
+    prediction, _ = call(net, x, words)
+    np.testing.assert_allclose(prediction, by_hand(net, x, [1.0, 9, 2, 4])[-1], atol=1e-5)
+
+
+def test_or_they_are_embedded():
+    net = filled(MLP((6,), tokens="embed", d_embed=5), num_tokens=17)
+    assert len(jax.tree.leaves(net)) == 5
+    table = np.asarray(net.embedding.weight)
+    assert table.shape == (17, 5)
+    assert net.layers[0].weight.shape == (6, 4 * 5 + 3)
+    x, words = np.full((2, 3), 0.3, np.float32), np.array([1, 9, 16, 4])
+    code = np.concatenate([table[1], table[9], table[16], table[4]])
+    np.testing.assert_allclose(call(net, x, words)[0], by_hand(net, x, code)[-1], atol=1e-5)
+
+
+def test_float_codes_are_never_embedded():
+    net = filled(MLP((6,), tokens="embed"))
+    assert net.embedding is None
+    assert net.layers[0].weight.shape == (6, 4 + 3)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"widths": ()}, r"MLP\.widths must name at least one hidden layer"),
+        ({"widths": (8, 0)}, r"MLP\.widths must all be at least 1, got \(8, 0\)"),
+        ({"widths": (8, -8)}, r"MLP\.widths must all be at least 1"),
+        ({"widths": (8.5,)}, r"MLP\.widths must be a tuple of a whole number, got \(8\.5,\)"),
+        ({"widths": 8}, r"MLP\.widths must be a tuple of a whole number, got 8"),
+        ({"tokens": "words"}, r"MLP\.tokens must be one of 'float', 'embed', got 'words'"),
+        ({"d_embed": 0}, r"MLP\.d_embed must be at least 1, got 0"),
+    ],
+)
+def test_mistakes_are_told_by_the_fields_name(fields, message):
+    with pytest.raises(InputError, match=message):
+        MLP(**fields)
+
+
+def test_widths_may_be_a_list():
+    assert MLP([8, 8]) == MLP((8, 8))
+    assert hash(MLP([8, 8])) == hash(MLP((8, 8)))
+
+
+@pytest.mark.parametrize(("points", "code"), [((5, 3, 2), (4,)), ((5,), (4,)), ((5, 3), (4, 2)), ((5, 3), ())])
+def test_images_and_tables_are_refused(points, code):
+    example = Batch(np.zeros(points), np.zeros((5, 2)), np.zeros(code), np.zeros(4))
+    with pytest.raises(InputError, match=r"points \(n, d\) and a flat code"):
+        MLP((6,)).init(new_key(0), example, 2)

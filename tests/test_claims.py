@@ -1,0 +1,72 @@
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from recombine.claims import Claim, ledger
+from recombine.core import InputError
+from recombine.table import Table
+
+PUBLISHED = {"name": "width", "statement": "wider is better", "source": "Fig. 2", "published": "R2 > 0.9"}
+
+
+def claims(rows):
+    if rows is None:
+        return [Claim(**PUBLISHED, measured=None, holds=None)]
+    best = rows["test/r2"].max()
+    return [Claim(**PUBLISHED, measured=best, holds=best > 0.9, interval=(0.91, 0.97), control="narrow fails")]
+
+
+@pytest.mark.parametrize(
+    ("holds", "better", "verdict"),
+    [
+        (None, False, "not yet run"),
+        (False, False, "not reproduced"),
+        (False, True, "not reproduced"),
+        (True, False, "reproduced"),
+        (np.True_, True, "better"),
+    ],
+)
+def test_verdicts(holds, better, verdict):
+    assert Claim(**PUBLISHED, measured=1.0, holds=holds, better=better).verdict == verdict
+
+
+def test_a_ledger_measures_what_has_run_and_lists_what_has_not(tmp_path):
+    table = Table(tmp_path / "done.parquet")
+    table.append(pd.DataFrame({"run": ["a", "a", "b"], "step": [0, 1, 1], "test/r2": [0.1, 0.5, 0.95]}))
+    table.note(date="2025-11-15", command="recombine run done --scale small")
+    Table(tmp_path / "empty.parquet").note(scale="small")
+    modules = {name: SimpleNamespace(claims=claims) for name in ("done", "todo", "empty")}
+    lines = ledger(modules | {"silent": SimpleNamespace()}, tmp_path)
+    assert lines["experiment"].tolist() == ["done", "todo", "empty"]
+    assert lines["verdict"].tolist() == ["reproduced", "not yet run", "not yet run"]
+    assert lines["runs"].tolist() == [2, 0, 0]
+    assert lines["measured"].isna().tolist() == [False, True, True]
+    assert lines["measured"][0] == 0.95
+    assert lines["interval"][0] == (0.91, 0.97)
+    assert lines["control"][0] == "narrow fails"
+    assert lines["date"].tolist() == ["2025-11-15", "", ""]
+    assert lines["command"].tolist() == [
+        "recombine run done --scale small",
+        "recombine run todo --scale full",
+        "recombine run empty --scale small",
+    ]
+
+
+def test_an_empty_ledger_has_all_its_columns(tmp_path):
+    full = ledger({"todo": SimpleNamespace(claims=claims)}, tmp_path)
+    assert list(ledger({}, tmp_path)) == list(full)
+    assert {"published", "measured", "verdict", "command"} <= set(full)
+
+
+def test_broken_results_are_named(tmp_path):
+    (tmp_path / "done.parquet").write_bytes(b"PAR1 no")
+    with pytest.raises(InputError, match=r"done\.parquet"):
+        ledger({"done": SimpleNamespace(claims=claims)}, tmp_path)
+
+
+def test_results_of_an_older_version_are_named(tmp_path):
+    Table(tmp_path / "done.parquet").append(pd.DataFrame({"run": ["a"], "test/accuracy": [0.5]}))
+    with pytest.raises(InputError, match=r"done\.parquet has no column 'test/r2'.*recombine run done"):
+        ledger({"done": SimpleNamespace(claims=claims)}, tmp_path)

@@ -1,0 +1,244 @@
+"""The command line, in this process: what it prints, its JSON, and a clean line with exit code 2 for bad input."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from recombine.__main__ import main
+
+TINY = """
+import recombine as rc
+
+BASE = rc.Run(
+    family=rc.Hyperteacher(num_modules=6, num_hot=2, d_input=4, d_hidden=4, num_outputs=3),
+    model=rc.MLP(widths=(8, 8)), diagnostics=(), num_steps=8, num_evals=2, num_tasks=8, num_eval_tasks=16,
+)
+
+def runs(scale):
+    return rc.sweep(BASE, frac_test=[0.3, 0.5], seed=range(2))
+
+def summary(rows):
+    return {"best": float(rows["test/r2"].max())}
+"""
+
+OWN_PART = """
+from dataclasses import dataclass
+import recombine as rc
+
+@dataclass(frozen=True)
+class Doubled:
+    factor: float = 2.0
+    def num_tokens(self, family): return 0
+    def init(self, key, family): return ()
+    def encode(self, params, key, task, examples): return task * self.factor
+
+def runs(scale):
+    return [rc.Run(family=rc.Hyperteacher(num_modules=6, num_hot=2, d_input=4, d_hidden=4, num_outputs=3),
+        encoding=Doubled(), model=rc.MLP(widths=(8, 8)), diagnostics=(), num_steps=8, num_evals=2, num_tasks=8)]
+"""
+
+
+@pytest.fixture
+def call(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def call(*args: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["recombine", *args])
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture
+def tiny(tmp_path) -> str:
+    (tmp_path / "tiny.py").write_text(TINY)
+    return "tiny.py"
+
+
+def refused(result: tuple[int, str, str], *words: str) -> None:
+    code, _, err = result
+    assert code == 2, err
+    assert "Traceback" not in err
+    assert len(err.strip().splitlines()) == 1, "one line"
+    for word in words:
+        assert word in err
+
+
+def test_a_users_file_runs_resumes_and_reports(call, tiny, tmp_path):
+    code, out, _ = call("run", tiny, "--out", "rows", "--json")
+    result = json.loads(out)
+    assert code == 0
+    assert set(result) == {"experiment", "out", "runs", "programs", "seconds", "summary", "rows"}
+    assert (result["experiment"], result["runs"], result["programs"], result["rows"]) == ("tiny", 4, 1, 8)
+    assert result["summary"]["best"] == pytest.approx(result["summary"]["best"])
+    before = sorted((tmp_path / "rows").rglob("*.parquet"))
+    code, out, err = call("run", tiny, "--out", "rows")
+    assert code == 0
+    assert "4 of 4 runs are finished already" in err
+    assert "test/r2" in out
+    assert sorted((tmp_path / "rows").rglob("*.parquet")) == before
+    code, out, _ = call("report", "rows", "--json")
+    page = Path(json.loads(out)["report"]).read_text()
+    assert "recombine run tiny.py --out rows" in page
+
+
+def test_settings_seeds_and_packed_output(call, tiny, tmp_path):
+    code, out, _ = call(
+        "run",
+        tiny,
+        "--set",
+        "frac_test=0.4",
+        "recipe.learning_rate=0.01",
+        "--seeds",
+        "3",
+        "--out",
+        "a.parquet",
+        "--json",
+    )
+    assert code == 0
+    assert json.loads(out)["runs"] == 3
+    code, out, _ = call("report", "a.parquet", "--out", "page.html", "--json")
+    assert code == 0
+    assert "frac_test=0.4" in (tmp_path / "page.html").read_text()
+
+
+def test_a_users_own_part_is_checked_trained_and_set(call, tmp_path):
+    (tmp_path / "own.py").write_text(OWN_PART)
+    code, out, _ = call("check", "own.py", "--json")
+    result = json.loads(out)
+    assert code == 0
+    assert result["broken"] == 0
+    assert {r["kind"] for r in result["results"]} == {"encoding"}
+    code, out, _ = call("run", "own.py", "--set", "encoding=Doubled(factor=0.5)", "--json")
+    assert code == 0
+    assert json.loads(out)["out"] == "results/own-small"
+    (tmp_path / "own.py").write_text(OWN_PART.replace("return task * self.factor", "return task[0]"))
+    code, out, _ = call("check", "own.py")
+    assert code == 1
+    assert "BROKEN  Doubled" in out
+    assert "a code must be a vector" in out
+
+
+def test_list_names_everything(call):
+    code, out, _ = call("list", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["family"]["Hyperteacher"]["num_modules"] == 16
+    assert set(found["encoding"]) >= {
+        "Identity",
+        "Orthogonal",
+        "Language",
+        "InvertibleNN",
+        "IntervalShuffle",
+        "FewShot",
+    }
+    assert "quickstart" in found["experiment"]
+    code, out, _ = call("list")
+    assert "num_pairs=50" in out
+
+
+def test_claims_come_from_the_committed_tables(call):
+    code, out, _ = call("claims", "--json")
+    claims = json.loads(out)["claims"]
+    assert code == 0
+    assert {claim["experiment"] for claim in claims} >= {"quickstart", "six_modules"}
+    assert all(claim["verdict"] != "not yet run" for claim in claims)
+    code, out, _ = call("claims")
+    assert "reproduced" in out
+
+
+def test_no_arguments_help(call):
+    _, out, err = call()
+    assert "quickstart" in out + err
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["run", "quikstart"], ["quikstart", "quickstart"]),
+        (["run", "missing.py"], ["no file missing.py"]),
+        (["run", "quickstart", "--scale", "huge"], ["huge", "tiny"]),
+        (["run", "quickstart", "--set", "model.width=8"], ["width", "widths"]),
+        (["run", "quickstart", "--set", "modle.widths=8"], ["modle", "model"]),
+        (["run", "quickstart", "--set", "model.widths=abc"], ["MLP.widths"]),
+        (["run", "quickstart", "--set", "model.widths=-3"], ["MLP.widths"]),
+        (["run", "quickstart", "--set", "num_steps=ten"], ["num_steps", "whole number"]),
+        (["run", "quickstart", "--set", "frac_test=0"], ["frac_test"]),
+        (["run", "quickstart", "--set", "frac_test=1"], ["frac_test"]),
+        (["run", "quickstart", "--set", "frac_test=nan"], ["frac_test"]),
+        (["run", "quickstart", "--set", "frac_test"], ["field=value"]),
+        (["run", "quickstart", "--set", "family.num_hot=9"], ["num_hot=9", "num_modules=8"]),
+        (["run", "quickstart", "--set", "encoding=Fewshot"], ["Fewshot", "FewShot"]),
+        (["run", "quickstart", "--set", "family.num_modules=16", "frac_test=0.99"], ["cannot connect 16 modules"]),
+        (["run", "quickstart", "--seeds", "0"], ["seeds"]),
+        (["report", "nowhere"], ["nowhere"]),
+        (["check", "missing.py"], ["no file missing.py"]),
+    ],
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else None,
+)
+def test_bad_input_is_one_line_and_exit_code_2(call, args, words, tmp_path):
+    refused(call(*args), *words)
+    assert not list(tmp_path.rglob("*.parquet")), "nothing was written"
+
+
+def test_usage_errors_exit_with_2(call):
+    assert call("run")[0] == 2
+    assert call("fly")[0] == 2
+    assert call("run", "quickstart", "--seeds", "many")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("x = 1\ny = x / 0\n", ["ZeroDivisionError", "line 2"]),
+        ("def runs(:\n", ["SyntaxError"]),
+        ("x = 1\n", ["defines no experiment"]),
+        ("def runs(scale):\n    return [1]\n", ["list of Run"]),
+        ("def runs(scale):\n    return []\n", ["no run"]),
+        ("def runs(scale):\n    return undefined\n", ["NameError", "line 2"]),
+    ],
+)
+def test_a_bad_file_is_told_in_one_line(call, tmp_path, text, words):
+    (tmp_path / "bad.py").write_text(text)
+    refused(call("run", "bad.py"), *words)
+
+
+def test_check_of_a_file_without_parts(call, tmp_path):
+    (tmp_path / "empty.py").write_text("x = 1\n")
+    refused(call("check", "empty.py"), "defines no part")
+
+
+def test_output_that_cannot_be_written_or_read(call, tiny, tmp_path):
+    (tmp_path / "taken").write_text("mine")
+    refused(call("run", tiny, "--out", "taken"), "taken")
+    assert (tmp_path / "taken").read_text() == "mine"
+    (tmp_path / "empty").mkdir()
+    refused(call("report", "empty"), "empty")
+    code, *_ = call("run", tiny, "--out", "rows", "--json")
+    assert code == 0
+    part = next((tmp_path / "rows").rglob("*.parquet"))
+    part.write_bytes(part.read_bytes()[:100])
+    refused(call("run", tiny, "--out", "rows"), part.name)
+    refused(call("report", "rows"), part.name)
+    assert part.stat().st_size == 100, "nothing is overwritten"
+
+
+def test_ctrl_c_keeps_what_is_finished(call, tiny, monkeypatch):
+    from recombine import engine
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine, "train_chunk", stop)
+    code, _, err = call("run", tiny)
+    assert code == 130
+    assert "0 of 4 runs are kept" in err
+    assert "the same command goes on" in err

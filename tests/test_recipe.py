@@ -1,0 +1,137 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from recombine.core import InputError
+from recombine.recipe import Fast, Paper
+from recombine.run import Run, knobs, restore, structure
+
+RNG = np.random.default_rng(0)
+WEIGHTS = {"matrix": np.float32(RNG.normal(size=(4, 3))), "vector": np.float32(RNG.normal(size=5))}
+
+
+def updates(recipe, num_steps, gradients, weights):
+    """The updates of each step of a run, given its gradients, in one program."""
+
+    @jax.jit
+    def program(gradients, weights):
+        optimiser = recipe.optimiser(num_steps)
+
+        def step(carry, gradient):
+            weights, state = carry
+            update, state = optimiser.update(gradient, state, weights)
+            return (optax.apply_updates(weights, update), state), update
+
+        return jax.lax.scan(step, (weights, optimiser.init(weights)), gradients)[1]
+
+    return jax.tree.map(np.asarray, program(gradients, weights))
+
+
+def adam_by_hand(gradients, weights, learning_rate, weight_decay, nesterov=False):
+    """AdamW (Loshchilov and Hutter 2019) with the usual constants, in float64; or Nesterov's (Dozat 2016)."""
+    w, m, v, steps = np.float64(weights), 0.0, 0.0, []
+    for t, g in enumerate(np.float64(gradients), start=1):
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+        ahead = 0.9 * m / (1 - 0.9 ** (t + 1)) + 0.1 * g / (1 - 0.9**t) if nesterov else m / (1 - 0.9**t)
+        step = ahead / (np.sqrt(v / (1 - 0.999**t)) + 1e-8) + weight_decay * w
+        steps.append(-learning_rate * step)
+        w = w + steps[-1]
+    return np.stack(steps)
+
+
+def test_the_papers_recipe_is_adamw_with_decay_on_matrices_only():
+    gradients = jax.tree.map(lambda w: np.float32(RNG.normal(size=(3, *w.shape))), WEIGHTS)
+    found = updates(Paper(learning_rate=0.01, weight_decay=0.5), 3, gradients, WEIGHTS)
+    for name, decay in (("matrix", 0.5), ("vector", 0.0)):
+        expected = adam_by_hand(gradients[name], WEIGHTS[name], 0.01, decay)
+        np.testing.assert_allclose(found[name], expected, rtol=1e-4, atol=1e-7, err_msg=name)
+    assert Paper() == Paper(learning_rate=3e-4, weight_decay=0.003)
+
+
+def test_the_papers_learning_rate_is_constant():
+    # With a constant gradient Adam's step is the learning rate itself, at every step and however long the run is.
+    for num_steps in (20, 300_000):
+        found = updates(
+            Paper(learning_rate=0.01, weight_decay=0), num_steps, np.full((20, 3), -2.0, np.float32), np.zeros(3)
+        )
+        np.testing.assert_allclose(found, 0.01, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("frac_warmup", "warmup"), [(0.1, 4), (0.0, 1)])
+def test_the_fast_learning_rate_warms_up_and_falls_as_a_cosine(frac_warmup, warmup):
+    recipe = Fast(learning_rate=0.02, frac_warmup=frac_warmup, final=0.1)
+    gradients = np.full((43, 3), -2.0, np.float32)
+    # Adam's steps at a rate of 1, which are not quite 1 because of Nesterov's momentum.
+    found = updates(recipe, 40, gradients, np.zeros(3)) / adam_by_hand(gradients, np.zeros(3), 1, 0, nesterov=True)
+    steps = np.arange(43)
+    # By hand: linear from 0 to the peak, then half a cosine to 10 percent of it at step 40, and constant from there.
+    fall = 0.1 + 0.9 * (1 + np.cos(math.pi * np.clip((steps - warmup) / (40 - warmup), 0, 1))) / 2
+    np.testing.assert_allclose(found[:, 0], 0.02 * np.where(steps < warmup, steps / warmup, fall), rtol=1e-3, atol=1e-6)
+
+
+def test_fast_updates_of_matrices_are_orthogonal_and_of_vectors_adams():
+    # (out, in) as in equinox. A tall matrix takes steps longer by sqrt(out / in), a wide one does not.
+    weights = {"tall": np.zeros((16, 4), np.float32), "wide": np.zeros((4, 16), np.float32), "vector": np.zeros(5)}
+    gradients = jax.tree.map(lambda w: np.float32(np.repeat(RNG.normal(size=(1, *w.shape)), 3, axis=0)), weights)
+    for name in ("tall", "wide"):
+        u, _, v = np.linalg.svd(gradients[name], full_matrices=False)
+        gradients[name] = np.float32(u * np.array([1, 0.3, 0.1, 0.03]) @ v)
+    found = updates(Fast(learning_rate=0.02, frac_warmup=0, final=1), 3, gradients, weights)
+    for name, length in (("tall", 2.0), ("wide", 1.0)):
+        u, sizes, v = np.linalg.svd(found[name][2] / 0.02, full_matrices=False)
+        # Newton-Schulz leaves singular values between 0.7 and 1.2; the gradient's spread over a factor of 33.
+        assert 0.6 * length < sizes.min() <= sizes.max() < 1.3 * length
+        # Otherwise it is the gradient's own polar factor, downhill.
+        gu, _, gv = np.linalg.svd(gradients[name][0], full_matrices=False)
+        assert np.vdot(u @ v, -gu @ gv) > 0.97 * 4
+    expected = adam_by_hand(gradients["vector"], np.zeros(5), 0.02, 0, nesterov=True)
+    np.testing.assert_array_equal(found["vector"][0], 0)  # the warm-up's first step
+    np.testing.assert_allclose(found["vector"][1:], expected[1:], rtol=1e-3)
+
+
+@pytest.mark.parametrize("recipe", [Paper(), Fast(frac_warmup=0)])
+def test_knobs_may_be_traced(recipe):
+    gradients = jax.tree.map(lambda w: jnp.asarray(RNG.normal(size=w.shape), jnp.float32), WEIGHTS)
+    blank, steps = structure(Run(recipe=recipe)), 2
+
+    def last_update(values):
+        # As a run does it: the values are put back without the checks that a traced number would not pass.
+        optimiser = restore(blank, values).recipe.optimiser(10)
+        state, update = optimiser.init(WEIGHTS), None
+        for _ in range(steps):
+            update, state = optimiser.update(gradients, state, WEIGHTS)
+        return update
+
+    values = {"recipe.learning_rate": np.float32([0.01, 0.03]), "recipe.weight_decay": np.float32([0.0, 0.5])}
+    assert values.keys() == knobs(Run(recipe=recipe)).keys()
+    together = jax.jit(jax.vmap(last_update))(values)
+    first, second = (jax.tree.map(lambda a, i=i: np.asarray(a[i]), together) for i in (0, 1))
+    # A step is in proportion to the rate, and decay adds -rate x decay x weight, to matrices only.
+    np.testing.assert_allclose(second["vector"], 3 * first["vector"], rtol=1e-3)
+    expected = 3 * first["matrix"] - 0.03 * 0.5 * WEIGHTS["matrix"]
+    np.testing.assert_allclose(second["matrix"], expected, rtol=1e-3, atol=1e-6)
+    assert np.abs(first["vector"]).min() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("recipe", "fields", "message"),
+    [
+        (Paper, {"learning_rate": -1e-3}, r"Paper\.learning_rate must be at least 0"),
+        (Paper, {"learning_rate": float("nan")}, r"Paper\.learning_rate must be at least 0, got nan"),
+        (Paper, {"weight_decay": -1}, r"Paper\.weight_decay"),
+        (Paper, {"learning_rate": "fast"}, r"Paper\.learning_rate must be a number, got 'fast'"),
+        (Fast, {"learning_rate": None}, r"Fast\.learning_rate must be a number"),
+        (Fast, {"frac_warmup": 1}, r"Fast\.frac_warmup must be below 1"),
+        (Fast, {"frac_warmup": -0.1}, r"Fast\.frac_warmup"),
+        (Fast, {"ema": 1.0}, r"Fast\.ema must be below 1"),
+        (Fast, {"ema": True}, r"Fast\.ema must be a number"),
+        (Fast, {"final": -1}, r"Fast\.final"),
+    ],
+)
+def test_mistakes_are_told_by_the_fields_name(recipe, fields, message):
+    with pytest.raises(InputError, match=message):
+        recipe(**fields)

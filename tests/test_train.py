@@ -1,0 +1,252 @@
+"""What training promises: one program per structure, batched = solo, resumed = uninterrupted, held-out held out."""
+
+import concurrent.futures
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+
+import recombine as rc
+from recombine import engine, find, program
+from recombine.core import InputError, generator
+from recombine.engine import plan
+from recombine.laboratory import make_split
+from recombine.random import new_key
+from recombine.run import identity, structure
+
+TINY = rc.Run(
+    family=rc.Hyperteacher(num_modules=6, num_hot=2, d_input=4, d_hidden=4, num_outputs=3),
+    model=rc.MLP(widths=(8, 8)),
+    diagnostics=(),
+    num_steps=20,
+    num_evals=2,
+    num_tasks=8,
+    num_points=4,
+    num_eval_tasks=16,
+    num_eval_points=4,
+)
+PROBE = rc.LinearDecodability(num_fit=32, num_seen=32, num_test=32)
+
+
+def sixteen() -> list[rc.Run]:
+    """16 runs of 2 structures; learning rates, supports, fractions and seeds vary inside."""
+    return rc.sweep(
+        dataclasses.replace(TINY, diagnostics=(PROBE,)),
+        model__widths=[(8, 8), (12, 8)],
+        recipe__learning_rate=[0.01, 0.03],
+        support=[rc.Random(), rc.Disconnected()],
+        frac_test=[0.3],
+        seed=range(2),
+    )
+
+
+def numbers(rows: pd.DataFrame) -> pd.DataFrame:
+    """The columns that must not depend on when and how a run was trained."""
+    kept = [name for name in rows.columns if not name.startswith("meta/")]
+    return rows[kept].sort_values(["run", "step"]).reset_index(drop=True)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory) -> pd.DataFrame:
+    return rc.train(sixteen(), tmp_path_factory.mktemp("whole") / "out", max_width=4)
+
+
+def test_programs_equal_structures(monkeypatch):
+    traced = []
+    block = program._block
+
+    def counted(blank, *args):
+        traced.append(blank)
+        return block(blank, *args)
+
+    monkeypatch.setattr(program, "_block", counted)
+    program._compiled.cache_clear()
+    runs = [dataclasses.replace(run, diagnostics=(), num_steps=4) for run in sixteen()]
+    rows = rc.train(runs, max_width=4)
+    assert len(runs) == 16
+    assert len(set(map(structure, runs))) == 2
+    assert len(traced) == 2, "four chunks of two structures compile two programs"
+    assert rows["run"].nunique() == 16
+    assert rows["meta/width"].unique().tolist() == [4]
+
+
+def test_batched_equals_solo(uninterrupted):
+    for run in (sixteen()[1], sixteen()[-1]):
+        solo = numbers(rc.train(run))
+        batched = numbers(uninterrupted[uninterrupted["run"] == identity(run)])
+        for name in solo.columns:
+            if pd.api.types.is_numeric_dtype(solo[name]):
+                np.testing.assert_allclose(solo[name], batched[name], rtol=1e-4, atol=1e-4, err_msg=name)
+
+
+def test_a_killed_sweep_resumes_bit_for_bit(uninterrupted, tmp_path, monkeypatch):
+    train_chunk, calls = engine.train_chunk, []
+
+    def killed_in_the_third(*args):
+        calls.append(args)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return train_chunk(*args)
+
+    monkeypatch.setattr(engine, "train_chunk", killed_in_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        rc.train(sixteen(), tmp_path / "out", max_width=4)
+    assert len(rc.Table(tmp_path / "out").finished()) == 8, "what was finished is kept"
+    rows = rc.train(sixteen(), tmp_path / "out")  # the width is remembered
+    assert len(calls) == 5, "two finished chunks are skipped, the third and the fourth are trained"
+    pd.testing.assert_frame_equal(numbers(rows), numbers(uninterrupted), check_exact=True)
+    assert rows.groupby(["run", "step"]).size().max() == 1, "nothing is repeated"
+    again = rc.train(sixteen(), tmp_path / "out")
+    assert len(calls) == 5
+    pd.testing.assert_frame_equal(again, rows)
+
+
+def test_packed_file_holds_the_same_rows(uninterrupted, tmp_path):
+    rows = rc.train(sixteen()[:4], tmp_path / "rows.parquet", max_width=4)
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.parquet"]
+    expected = uninterrupted[uninterrupted["run"].isin(rows["run"])]
+    pd.testing.assert_frame_equal(numbers(rows), numbers(expected), check_exact=True)
+
+
+def test_any_executor_gives_the_same_rows(uninterrupted):
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        rows = rc.train(sixteen(), executor=pool, max_width=4)
+    pd.testing.assert_frame_equal(numbers(rows), numbers(uninterrupted), check_exact=True)
+
+
+def test_rows_tell_what_was_run(uninterrupted):
+    row = uninterrupted.iloc[-1]
+    assert row["family"] == "Hyperteacher"
+    assert row["family.num_modules"] == 6
+    assert row["model.widths"] == "12x8"
+    assert row["support"] == "Disconnected"
+    assert not row["support/connected"]
+    assert row["step"] == 20
+    for name in ("seen/r2", "test/num_hot=2/r2", "extrapolation/num_hot=4/r2", "train/loss"):
+        assert np.isfinite(row[name]), name
+    assert np.isfinite(row["LinearDecodability/hidden1/test/module=5/r2"])
+    assert "extrapolation/num_hot=2/r2" not in uninterrupted
+
+
+def test_plan_pads_the_last_chunk_and_drops_repeats():
+    runs = rc.sweep(TINY, seed=range(7))
+    chunks = plan([*runs, *runs], max_width=3)
+    assert [len(chunk.runs) for chunk in chunks] == [3, 3, 1]
+    assert {chunk.width for chunk in chunks} == {3}
+    assert [run.seed for chunk in chunks for run in chunk.runs] == list(range(7))
+
+
+@pytest.mark.parametrize("support", [cls() for cls in find.parts()["support"].values()], ids=lambda s: type(s).__name__)
+def test_train_and_test_tasks_are_disjoint(support):
+    family = rc.Hyperteacher(num_modules=10)
+    run = dataclasses.replace(TINY, family=family, support=support, frac_test=0.3)
+    modules = family.tasks()
+    parts = support.parts(modules, generator(run.seed, "support"), 0.3)
+    split, facts = make_split(run, modules)
+    train, test = split.order[: split.num_train], split.order[split.num_train : split.num_train + split.num_test]
+    assert sorted(split.order) == list(range(len(modules)))
+    assert not set(train) & set(test)
+    assert facts["support/num_train"] == len(train)
+    assert facts["support/frac_test"] == len(test) / (len(train) + len(test))
+    assert set(train) == set(np.flatnonzero(parts == 1))
+    assert set(test) == set(np.flatnonzero(parts == 2))
+
+
+LOG: list[tuple[int, bytes]] = []
+
+
+@dataclasses.dataclass(frozen=True)
+class Spy(rc.Hyperteacher):
+    """A hyperteacher that writes down every input that it draws."""
+
+    def sample(self, world, key, task, n):
+        x, y = super().sample(world, key, task, n)
+        jax.debug.callback(lambda x: LOG.append((len(x), np.asarray(x)[0].tobytes())), x)
+        return x, y
+
+
+def test_the_seen_score_is_measured_on_fresh_samples():
+    LOG.clear()
+    family = Spy(num_modules=6, num_hot=2, d_input=4, d_hidden=4, num_outputs=3)
+    # 4 points in a training task and 5 in an evaluated one, so that the log tells them apart. A key shared by both
+    # would give the same first point: the generator counts up from the first number.
+    key, task = new_key(3), jnp.ones(6)
+    one, other = (rc.Hyperteacher.sample(family, family.init(key), key, task, n)[0][0] for n in (4, 5))
+    assert np.array_equal(one, other)
+    LOG.clear()
+    rc.train(dataclasses.replace(TINY, family=family, num_points=4, num_eval_points=5, num_steps=40))
+    jax.effects_barrier()
+    train, evaluated = ({x for n, x in LOG if n == size} for size in (4, 5))
+    assert len(train) >= 40 * 8
+    assert len(evaluated) >= 2 * 16 * 3, "two evaluations of seen, test and extrapolation tasks"
+    assert not train & evaluated
+
+
+def test_a_diverged_run_is_recorded_and_spoils_nobody():
+    calm, wild = (rc.sweep(TINY, recipe__learning_rate=[0.01, rate, 0.02]) for rate in (0.03, 1e30))
+    healthy, mixed = numbers(rc.train(calm)), numbers(rc.train(wild))
+    lost = mixed[mixed["recipe.learning_rate"] == 1e30]
+    assert lost["diverged"].all()
+    assert (lost["diverged_at"] >= 0).all()
+    assert not np.isfinite(lost["test/loss"]).any()
+    others = mixed[mixed["recipe.learning_rate"] < 1]
+    assert not others["diverged"].any()
+    expected = healthy[healthy["run"].isin(others["run"])]
+    pd.testing.assert_frame_equal(others.reset_index(drop=True), expected.reset_index(drop=True), check_exact=True)
+
+
+def test_the_table_of_unused_tasks_never_trains():
+    """A missing module's weights cannot be learned: its task stays unknown, whatever the student is."""
+    run = dataclasses.replace(TINY, support=rc.MissingModule(), diagnostics=(PROBE,))
+    rows = rc.train(run)
+    assert rows["support/least_count"].eq(0).all()
+    assert rows["LinearDecodability/code/seen/module=5/r2"].isna().all(), "constant among train tasks"
+    assert rows["LinearDecodability/code/seen/module=0/r2"].gt(0.99).all()
+
+
+def test_an_average_of_the_network_is_evaluated():
+    plain = rc.train(TINY)
+    averaged = rc.train(dataclasses.replace(TINY, recipe=rc.Fast(ema=0.999)))
+    assert np.allclose(plain["train/loss"], averaged["train/loss"], rtol=1e-4), "training itself does not change"
+    # After 20 steps an average with decay 0.999 still is nearly the untrained network.
+    assert averaged["test/loss"].iloc[-1] > plain["test/loss"].iloc[-1] * 1.1
+
+
+def test_fit_save_load(tmp_path):
+    run = dataclasses.replace(TINY, encoding=rc.Orthogonal())
+    fitted = rc.fit(run)
+    x, task = np.linspace(-1, 1, 12).reshape(3, 4).astype(np.float32), [0.5, 0, 0, 1, 0, 0]
+    fitted.save(tmp_path / "net")
+    loaded = rc.Fitted.load(tmp_path / "net")
+    assert loaded.run == run
+    np.testing.assert_array_equal(loaded.predict(x, task), fitted.predict(x, task))
+    assert loaded.rows["test/r2"].tolist() == fitted.rows["test/r2"].tolist()
+    assert fitted.predict(x, task).shape == (3, 3)
+    with pytest.raises(InputError, match="no saved network"):
+        rc.Fitted.load(tmp_path)
+
+
+def test_keep_saves_every_network(tmp_path):
+    runs = rc.sweep(TINY, seed=range(2))
+    rc.train(runs, tmp_path / "out")
+    rc.train(runs, tmp_path / "out", keep=tmp_path / "nets")  # finished, but not kept: trained again
+    for run in runs:
+        fitted = rc.Fitted.load(tmp_path / "nets" / identity(run))
+        assert fitted.run == run
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(eqx.filter(fitted.net, eqx.is_array)))
+    assert rc.Table(tmp_path / "out").read().groupby(["run", "step"]).size().max() == 1
+
+
+def test_errors_come_before_compilation(monkeypatch):
+    monkeypatch.setattr(program, "train_chunk", lambda *_: pytest.fail("must not start"))
+    impossible = rc.Run(family=rc.Hyperteacher(num_modules=16), frac_test=0.99)
+    with pytest.raises(InputError, match="cannot connect 16 modules"):
+        rc.train([TINY, impossible])
+    with pytest.raises(InputError, match="no runs"):
+        rc.train([])
+    with pytest.raises(InputError, match="max_width"):
+        rc.train(TINY, max_width=-1)
