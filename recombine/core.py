@@ -138,6 +138,22 @@ class Recipe(Protocol):
     def optimiser(self, num_steps: int) -> Any: ...
 
 
+# What tells the kinds of parts apart: the methods that only this kind has. A model is what has nothing but `init`.
+MARKS = {
+    "family": ("sample", "score", "tasks"),
+    "support": ("parts",),
+    "encoding": ("encode",),
+    "diagnostic": ("measure",),
+    "recipe": ("optimiser",),
+    "model": ("init",),
+}
+
+
+def kind_of(part: Any) -> str | None:
+    """The kind of a part or of its class: "family", "support", … or None."""
+    return next((kind for kind, marks in MARKS.items() if all(hasattr(part, mark) for mark in marks)), None)
+
+
 def stream(key: PRNGKeyArray, name: str) -> PRNGKeyArray:
     """The key of a named random stream: different names never share random numbers."""
     import jax

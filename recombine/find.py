@@ -6,10 +6,11 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
+import zlib
 from pathlib import Path
 from types import ModuleType
 
-from recombine.core import InputError
+from recombine.core import InputError, kind_of
 
 FOLDERS = {
     "family": "families",
@@ -17,15 +18,6 @@ FOLDERS = {
     "encoding": "encodings",
     "model": "models",
     "diagnostic": "diagnostics",
-}
-# What tells the kinds apart in a user's file: the methods that only this kind has.
-MARKS = {
-    "family": ("sample", "score", "tasks"),
-    "support": ("parts",),
-    "encoding": ("encode",),
-    "diagnostic": ("measure",),
-    "recipe": ("optimiser",),
-    "model": ("init",),
 }
 
 
@@ -64,9 +56,9 @@ def parts_of(module: ModuleType) -> dict[str, dict[str, type]]:
     found: dict[str, dict[str, type]] = {}
     for name, cls in vars(module).items():
         if isinstance(cls, type) and dataclasses.is_dataclass(cls) and cls.__module__ == module.__name__:
-            kinds = [kind for kind, marks in MARKS.items() if all(hasattr(cls, mark) for mark in marks)]
-            if kinds:
-                found.setdefault(kinds[0], {})[name] = cls
+            kind = kind_of(cls)
+            if kind is not None:
+                found.setdefault(kind, {})[name] = cls
     return found
 
 
@@ -88,7 +80,7 @@ def load(path: Path) -> ModuleType:
     """Import a user's file; whatever goes wrong in it is told in one line."""
     if not path.is_file():
         raise InputError(f"there is no file {path}")
-    name = f"recombine_user_{path.stem}"
+    name = f"recombine_user_{path.stem}_{zlib.crc32(str(path.resolve()).encode())}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise InputError(f"{path} is not a Python file: its name must end in .py")

@@ -37,7 +37,10 @@ class Paper:
 
 @dataclass(frozen=True)
 class Fast:
-    """Muon for matrices, Adam for the rest, warm-up and cosine decay; `ema` > 0 evaluates a running average."""
+    """Muon for matrices, Adam with Nesterov momentum for the rest, warm-up and cosine decay.
+
+    With `ema` > 0 a running average of the network is evaluated in its place.
+    """
 
     learning_rate: Knob = 0.02
     weight_decay: Knob = 0.0

@@ -29,6 +29,7 @@ from recombine.core import (
     check,
     hints,
     is_knob,
+    kind_of,
     require,
 )
 from recombine.diagnostics.linear_decodability import LinearDecodability
@@ -80,6 +81,9 @@ class Run:
             self.num_steps % self.num_evals == 0,
             f"num_steps={self.num_steps} must be a multiple of num_evals={self.num_evals}",
         )
+        for kind in ("family", "support", "encoding", "model", "recipe"):
+            part = getattr(self, kind)
+            require(kind_of(part) == kind, f"Run.{kind} must be a {kind}, got {part!r}, a {kind_of(part)}")
         labels = [label(diagnostic) for diagnostic in self.diagnostics]
         require(len(set(labels)) == len(labels), f"two diagnostics would write to the same columns: {labels}")
 

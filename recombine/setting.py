@@ -32,7 +32,7 @@ def apply(
             else:
                 change[path] = value(text, hint, own or {})
         if errors and len(errors) == len(runs):
-            raise errors[0]
+            raise next((error for error in errors if "did you mean" in str(error)), errors[0])
     return list(dict.fromkeys(map(put, runs, changes)))
 
 

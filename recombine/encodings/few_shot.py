@@ -1,4 +1,4 @@
-"""The code is a set of examples: phi(z) = fresh pairs (x_1, y_1), …, (x_n, y_n) of the task, concatenated.
+"""The code is a set of examples: fresh pairs of the task, phi(z) = (x_1, …, x_n, f_z(x_1), …, f_z(x_n)), concatenated.
 
 Nothing in it names a module; the model has to infer the task. The pairs are drawn anew every time.
 """
