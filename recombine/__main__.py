@@ -1,5 +1,6 @@
 """The command `recombine`, also as `python -m recombine`."""
 
+import os
 import sys
 
 
@@ -15,5 +16,17 @@ def main() -> None:
         sys.exit(2)
 
 
+def command() -> None:
+    """The same, for a process of its own, which after Ctrl-C leaves at once."""
+    try:
+        main()
+    except SystemExit as stop:
+        if stop.code != 130:
+            raise
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(130)  # XLA may still compile in a thread, which an orderly exit would pull the ground from under
+
+
 if __name__ == "__main__":
-    main()
+    command()

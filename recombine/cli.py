@@ -1,6 +1,7 @@
 """The command line: quickstart | list | run | check | report | claims. Heavy imports happen inside the commands."""
 
 import json
+import math
 import shlex
 import sys
 import time
@@ -32,7 +33,7 @@ SCALES = ("tiny", "small", "full")
 
 @app.command()
 def quickstart(json_: Json = False) -> None:
-    """Train the first sweep (about a minute) and write quickstart.html."""
+    """Train the first sweep (one to two minutes) and write quickstart.html."""
     out = Path("results/quickstart-small")
     result = _run("quickstart", "small", out, [], None, quiet=json_)
     from recombine import report
@@ -49,8 +50,11 @@ def list_(json_: Json = False) -> None:
 
     from recombine import find
     from recombine.core import hints
+    from recombine.run import Run, describe
 
-    found: dict[str, Any] = {
+    # Run's own defaults first: they are what --set changes, and its parts are smaller than the parts' own defaults.
+    found: dict[str, Any] = {"run": {"Run": describe(Run())}}
+    found |= {
         kind: {name: {f: getattr(cls(), f) for f in hints(cls)} for name, cls in classes.items()}
         for kind, classes in find.parts().items()
     }
@@ -129,8 +133,10 @@ def claims(
     """Show every claim with its source, the published number, the measured number and the verdict."""
     from recombine import find
     from recombine.claims import ledger
+    from recombine.core import require
 
     results = results or Path(__file__).parent.parent / "docs" / "results"
+    require(results.is_dir(), f"there are no result tables in {results}: name their folder with --results")
     found = ledger({name: find.experiment(name) for name in find.names("experiments")}, results)
     records = json.loads(str(found.to_json(orient="records")))
     lines = []
@@ -183,7 +189,7 @@ def _run(experiment: str, scale: str, out: Path, settings: list[str], seeds: int
         "runs": len(runs),
         "programs": len(set(map(structure, runs))),
         "seconds": round(time.perf_counter() - clock, 1),
-        "summary": module.summary(rows) if hasattr(module, "summary") else {},
+        "summary": _of_rows(module, "summary", rows),
         "rows": len(rows),
     }
     _note(table, module, scale, rows, result, trained=not set(map(identity, runs)) <= finished)
@@ -196,8 +202,10 @@ def _note(table: Any, module: "ModuleType", scale: str, rows: Any, result: dict[
     """Keep beside the rows what a report shows: the command, the summary and the figures."""
     from importlib.util import find_spec
 
-    last = rows.iloc[-1]
-    if trained:  # else the table keeps the command, the time and the versions of the day when its rows were made
+    last, shown = rows.iloc[-1], rows["run"].unique().tolist()
+    if (
+        trained or table.meta().get("shown", shown) != shown
+    ):  # else the table keeps the command, the time and the versions of the day when its rows were made
         table.note(
             **{key: result[key] for key in ("experiment", "runs", "programs", "seconds")},
             command=shlex.join(["recombine", *sys.argv[1:]]),
@@ -207,10 +215,23 @@ def _note(table: Any, module: "ModuleType", scale: str, rows: Any, result: dict[
             date=last["meta/date"],
         )
     title = getattr(module, "TITLE", result["experiment"])
-    table.note(title=title, description=(module.__doc__ or "").strip(), summary=result["summary"])
+    # The folder may hold other runs too: a report is of the ones shown.
+    table.note(title=title, description=(module.__doc__ or "").strip(), summary=result["summary"], shown=shown)
     # A training machine may lack plotly: the same command on another one reuses the rows and draws.
-    if hasattr(module, "figures") and find_spec("plotly"):
-        table.save_figures({name: figure.to_json() for name, figure in module.figures(rows).items()})
+    if find_spec("plotly"):
+        table.save_figures({name: figure.to_json() for name, figure in _of_rows(module, "figures", rows).items()})
+
+
+def _of_rows(module: "ModuleType", name: str, rows: Any) -> dict[str, Any]:
+    """What an experiment makes of its rows; where it fails the rows are safe, and the user is told why."""
+    from recombine.find import where
+
+    try:
+        return getattr(module, name, lambda _: {})(rows)
+    except Exception as error:
+        told = f"recombine: no {name}, the rows are kept: {where(error, Path(module.__file__ or ''))}"
+        Console(stderr=True).print(told, soft_wrap=True, markup=False, highlight=False)
+        return {}
 
 
 def _show(rows: Any, result: dict[str, Any]) -> None:
@@ -231,9 +252,16 @@ def _show(rows: Any, result: dict[str, Any]) -> None:
     console.print(f"{result['runs']} runs in {result['programs']} programs, {result['seconds']} s")
 
 
+def _finite(value: Any) -> Any:
+    # JSON knows no NaN; a diverged run's number is null.
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def _tell(json_: bool, result: dict[str, Any], lines: list[str]) -> None:
     if json_:
-        typer.echo(json.dumps(result, default=str))
+        typer.echo(json.dumps(_finite(result), default=str))
     else:
         for line in lines:
             Console(soft_wrap=True).print(line, markup=False, highlight=False)

@@ -114,6 +114,7 @@ def support_splits(support: Any) -> None:
 
 def support_keeps_guarantees(support: Any) -> None:
     """What it guarantees holds, over sizes, fractions and seeds."""
+    assert hasattr(support, "guarantees"), "add the line: guarantees: ClassVar[frozenset[str]] = frozenset()"
     assert support.guarantees <= {"compositional", "connected", "balanced", "spanned"}, support.guarantees
     kept = 0
     for seed in range(12):

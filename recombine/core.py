@@ -211,9 +211,10 @@ def spell(hint: Any) -> str:
     if origin in (typing.Union, types.UnionType):
         return " or ".join(spell(arg) for arg in args)
     if origin is tuple:
-        return f"a tuple of {spell(args[0])}"
+        return "whole numbers, 128,128 say" if args[0] is int else f"a tuple of {spell(args[0])}"
     plain = {int: "a whole number", float: "a number", bool: "True or False", str: "text", type(None): "None"}
-    return plain.get(hint, f"a {getattr(hint, '__name__', hint)}")
+    name = str(getattr(hint, "__name__", hint))
+    return plain.get(hint, f"{'an' if name[0] in 'AEIOU' else 'a'} {name}")
 
 
 def _bare(hint: Any) -> Any:
@@ -222,8 +223,10 @@ def _bare(hint: Any) -> Any:
 
 def _tidy(value: Any, hint: Any) -> Any:
     hint = _bare(hint)
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return next((_tidy(value, arg) for arg in typing.get_args(hint) if _fits(_tidy(value, arg), arg)), value)
     if hint is float and isinstance(value, (int, np.integer, np.floating)) and not isinstance(value, bool):
-        return float(value)
+        return float(value) + 0.0  # no minus zero: equal parts have equal hashes
     if hint is int and isinstance(value, np.integer):
         return int(value)
     if typing.get_origin(hint) is tuple and isinstance(value, (list, tuple)):

@@ -17,7 +17,7 @@ import pandas as pd
 
 import recombine
 from recombine import program
-from recombine.core import require
+from recombine.core import InputError, require
 from recombine.fitted import Fitted
 from recombine.laboratory import make_split
 from recombine.progress import Display
@@ -81,16 +81,23 @@ def train(
     require(len(runs) > 0, "there are no runs to train")
     require(all(isinstance(run, Run) for run in runs), "train takes a Run or a list of Run")
     table = None if out is None else Table(out)
+    if keep is not None:
+        try:
+            Path(keep).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot keep networks in {keep} ({error.strerror}): name another folder") from error
     if table is not None:
-        table.check_writable()
         # Rows depend on the width in their last digits: what was begun with one width is finished with it.
-        max_width = max_width or table.meta().get("max_width")
-        table.note(max_width=max_width or MAX_WIDTH)
+        max_width = table.meta().get("max_width") if max_width is None else max_width
+    max_width = MAX_WIDTH if max_width is None else max_width
     written = set() if table is None else table.finished()
     # A run whose network is wanted but was not kept is trained again; its rows stay the ones that it has.
     finished = {name for name in written if keep is None or (Path(keep) / name / "run.json").exists()}
-    chunks = [c for c in plan(runs, max_width or MAX_WIDTH) if not {identity(run) for run in c.runs} <= finished]
+    chunks = [c for c in plan(runs, max_width) if not {identity(run) for run in c.runs} <= finished]
     check_supports(run for chunk in chunks for run in chunk.runs)
+    if table is not None:
+        table.check_writable()
+        table.note(max_width=max_width)
     frames = []
     with Display(runs, finished, sys.stderr.isatty() if progress is None else progress) as display:
         for frame in _trained(chunks, keep, executor, display.update):
@@ -98,6 +105,7 @@ def train(
             if table is not None and len(frames[-1]):
                 table.append(frames[-1])
     rows = pd.concat(frames, ignore_index=True) if table is None else table.read()
+    rows = rows.drop_duplicates(["run", "step"])  # two processes may have trained the same run
     place = {identity(run): i for i, run in enumerate(runs)}
     rows = rows[rows["run"].isin(place)].assign(place=lambda frame: frame["run"].map(place))
     return rows.sort_values(["place", "step"]).drop(columns="place").reset_index(drop=True)
@@ -109,8 +117,14 @@ def _trained(chunks: list[Chunk], keep: Any, executor: concurrent.futures.Execut
             yield Here().submit(train_chunk, chunk, keep, watch).result()
     else:
         futures = [executor.submit(train_chunk, chunk, keep) for chunk in chunks]
+        failed = []
         for future in concurrent.futures.as_completed(futures):
-            yield future.result()
+            if future.exception() is None:
+                yield future.result()
+            else:  # told at the end, so that what others finished is written first
+                failed.append(future)
+        for future in failed:
+            future.result()
 
 
 def train_chunk(chunk: Chunk, keep: str | Path | None = None, watch: Watch | None = None) -> pd.DataFrame:
@@ -151,7 +165,7 @@ def fit_chunk(chunk: Chunk, watch: Watch | None = None) -> list[Fitted]:
 
 def check_supports(runs: Iterable[Run]) -> None:
     """Refuse a sweep with a support that cannot be satisfied, before anything is compiled."""
-    kinds = {(run.family, run.support, run.frac_test): run for run in runs}
-    modules = {family: family.modules(family.tasks()) for family, _, _ in kinds}
+    kinds = {(run.family, run.support, run.frac_test, run.seed): run for run in runs}
+    modules = {family: family.modules(family.tasks()) for family in {run.family for run in kinds.values()}}
     for run in kinds.values():
         make_split(run, modules[run.family])

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import pandas as pd
 
 from recombine import find
-from recombine.core import InputError
+from recombine.core import InputError, require
 from recombine.program import fresh
 from recombine.random import new_key
 from recombine.run import Run, from_json, to_json
@@ -30,7 +30,7 @@ class Fitted:
 
     def examples(self, task: Any, n: int, key: Any = None) -> tuple[Any, Any]:
         """Draw n true pairs (x, y) of the task with the given module weights."""
-        return self.run.family.sample(self.world, new_key(0) if key is None else key, _task(task), n)
+        return self.run.family.sample(self.world, new_key(0) if key is None else key, self._task(task), n)
 
     def predict(self, x: Any, task: Any, key: Any = None) -> jax.Array:
         """Predict points x of the task with the given module weights; `key` draws a few-shot code's examples."""
@@ -38,7 +38,7 @@ class Fitted:
         def examples(key, n):
             return self.examples(task, n, key)
 
-        code = self.run.encoding.encode(self.encoding, new_key(1) if key is None else key, _task(task), examples)
+        code = self.run.encoding.encode(self.encoding, new_key(1) if key is None else key, self._task(task), examples)
         return self.net(jnp.asarray(x), code)[0]
 
     def save(self, folder: str | Path) -> Path:
@@ -59,11 +59,18 @@ class Fitted:
             described = json.loads((folder / "run.json").read_text())
         except (OSError, ValueError) as error:
             raise InputError(f"{folder} holds no saved network ({error})") from error
+        if not isinstance(described, dict) or described.get("part") != "Run":
+            raise InputError(f"{folder}/run.json does not describe a run: save the network again")
         known = {name: part for kind in find.parts().values() for name, part in kind.items()}
         run = from_json(described, {"Run": Run, **known, **{part.__name__: part for part in parts}})
-        arrays = eqx.tree_deserialise_leaves(folder / "arrays.eqx", jax.eval_shape(lambda: fresh(run)))
+        try:
+            arrays = eqx.tree_deserialise_leaves(folder / "arrays.eqx", jax.eval_shape(lambda: fresh(run)))
+        except Exception as error:
+            raise InputError(f"{folder}/arrays.eqx cannot be read, or belongs to another run ({error})") from error
         return cls(run, *arrays, rows=pd.read_parquet(folder / "rows.parquet"))
 
-
-def _task(weights: Any) -> jax.Array:
-    return jnp.asarray(weights, jnp.float32)
+    def _task(self, weights: Any) -> jax.Array:
+        task, family = jnp.asarray(weights, jnp.float32), self.run.family
+        wanted = jax.eval_shape(family.weigh, new_key(0), family.tasks()[0]).shape
+        require(task.shape == wanted, f"a task of this family has {wanted[0]} weights, got {task.size}")
+        return task

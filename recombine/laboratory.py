@@ -79,10 +79,15 @@ def make_split(run: Run, modules: np.ndarray) -> tuple[Split, dict[str, Any]]:
     """Split a run's table of tasks, and tell what the split really is."""
     rng = generator(run.seed, "support")
     parts = np.asarray(run.support.parts(modules, rng, run.frac_test))
-    order = rng.permutation(len(parts))
-    order = order[np.argsort((parts[order] - 1) % 3, kind="stable")]  # train, then test, then unused
-    num_train, num_test = int((parts == 1).sum()), int((parts == 2).sum())
     name = type(run.support).__name__
+    require(
+        parts.shape == (len(modules),) and bool(np.isin(parts, (0, 1, 2)).all()),
+        f"{name}.parts must mark each of the {len(modules)} tasks with 0 (unused), 1 (train) or 2 (test)",
+    )
+    order = rng.permutation(len(parts))
+    place = np.array([2, 0, 1])[parts.astype(int)]  # train, then test, then unused
+    order = order[np.argsort(place[order], kind="stable")]
+    num_train, num_test = int((parts == 1).sum()), int((parts == 2).sum())
     require(num_train > 0 and num_test > 0, f"{name} leaves no {'train' if not num_train else 'test'} task")
     facts = conditions.describe(modules[parts == 1], modules[parts == 2])
     facts |= {"num_train": num_train, "num_test": num_test, "frac_test": num_test / (num_train + num_test)}

@@ -65,7 +65,9 @@ def _start(blank: Run, shared: Shared, inputs: Inputs) -> tuple[Setting, Carry]:
     world = run.family.init(stream(inputs.key, "world"))
     setting = Setting(world, run.encoding.init(stream(inputs.key, "encoding"), run.family))
     lab = Laboratory(run, shared, inputs.split, setting)
-    example = jax.tree.map(lambda leaf: leaf[0], lab.draw(inputs.key, shared.table[:1], run.num_points))
+    # Only its shapes matter, so nothing is drawn for it.
+    shapes = jax.eval_shape(lambda: lab.draw(inputs.key, shared.table[:1], run.num_points))
+    example = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), shapes)
     net = run.model.init(
         stream(inputs.key, "model"),
         example,
@@ -142,7 +144,8 @@ def _scores(lab: Laboratory, labels: Any, key: PRNGKeyArray) -> dict[str, Array]
             for group, value in labels["beyond" if side == "extrapolation" else "table"]:
                 member = groups[group][picked] == value
                 mean = jnp.where(member, of_side, 0).sum() / member.sum()
-                scores[f"{side}/{group}={value}/{metric}"] = mean
+                scores[f"{side}/{group}={value}/{metric}"] = mean  # NaN where no such task was picked
+                scores[f"{side}/{group}={value}/num_tasks"] = member.sum()
     for diagnostic in lab.run.diagnostics:
         name = label(diagnostic)
         measured = diagnostic.measure(stream(key, f"diagnostic/{name}"), lab)

@@ -39,6 +39,8 @@ def write(table: Table, out: Path) -> Path:
 def page(table: Table) -> str:
     """Return the report of a table as one self-contained HTML page."""
     rows, meta, figures = table.read(), table.meta(), table.figures()
+    if "shown" in meta and len(rows):  # the last command's runs; the table may hold others too
+        rows = rows.loc[rows["run"].isin(meta["shown"]), :]
     command = meta.get("command", "recombine run NAME")
     require(len(rows) > 0, f"{table.path} holds no rows to report: run `{command}` first")
     name = str(meta.get("experiment", table.path.stem))

@@ -83,6 +83,11 @@ class Run:
         )
         for kind in ("family", "support", "encoding", "model", "recipe"):
             part = getattr(self, kind)
+            frozen = getattr(type(part), "__dataclass_params__", None)
+            require(
+                frozen is not None and frozen.frozen,
+                f"Run.{kind} must be a frozen dataclass's instance, {kind}=Name() and not {kind}=Name; got {part!r}",
+            )
             require(kind_of(part) == kind, f"Run.{kind} must be a {kind}, got {part!r}, a {kind_of(part)}")
         labels = [label(diagnostic) for diagnostic in self.diagnostics]
         require(len(set(labels)) == len(labels), f"two diagnostics would write to the same columns: {labels}")
@@ -109,6 +114,8 @@ def paper(**changes: Any) -> Run:
 def sweep(base: Run, **axes: Iterable[Any]) -> list[Run]:
     """The cartesian product of the axes, the last one fastest. `model__widths=[…]` reaches a part's field."""
     paths = [name.replace("__", ".") for name in axes]
+    for name, values in axes.items():
+        require(isinstance(values, Iterable), f"an axis of a sweep is a list: {name}=[{values!r}]")
     return [put(base, dict(zip(paths, values, strict=True))) for values in itertools.product(*axes.values())]
 
 
@@ -159,8 +166,8 @@ def knobs(run: Run) -> dict[str, float]:
             found[path] = value
         return value
 
-    _map_fields(run, note)
-    del found["frac_test"]  # spent on the host: the split already has it
+    _map_fields(_with(run, support=None), note)  # supports and fractions are spent on the host, in the split
+    del found["frac_test"]
     return found
 
 

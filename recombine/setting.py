@@ -82,7 +82,7 @@ def _items(text: str) -> list[str]:
 def _literal(text: str) -> Any:
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return text
 
 
@@ -99,7 +99,7 @@ def _part(text: str, kind: str, own: Mapping[str, Mapping[str, type]]) -> Any:
         if not isinstance(call, ast.Call) or call.args:
             raise ValueError
         fields = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
-    except (SyntaxError, ValueError):
+    except (SyntaxError, TypeError, ValueError):
         raise InputError(f"cannot read {text!r}: write {match[1]}(field=value, …)") from None
     for name in fields:
         if name not in hints(cls):

@@ -44,7 +44,7 @@ def test_negative_sizes_are_refused(cls):
 
 @dataclasses.dataclass(frozen=True)
 class Leaky:
-    """A support that breaks its promise: everything is trained on, nothing is left to test."""
+    """A support that breaks its promise: it says balanced and draws at random."""
 
     guarantees = frozenset({"balanced"})
 

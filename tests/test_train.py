@@ -34,14 +34,14 @@ PROBE = rc.LinearDecodability(num_fit=32, num_seen=32, num_test=32)
 
 def sixteen() -> list[rc.Run]:
     """16 runs of 2 structures; learning rates, supports, fractions and seeds vary inside."""
-    return rc.sweep(
+    runs = rc.sweep(
         dataclasses.replace(TINY, diagnostics=(PROBE,)),
         model__widths=[(8, 8), (12, 8)],
         recipe__learning_rate=[0.01, 0.03],
-        support=[rc.Random(), rc.Disconnected()],
-        frac_test=[0.3],
+        frac_test=[0.3, 0.5],
         seed=range(2),
     )
+    return [dataclasses.replace(run, support=(rc.Random(), rc.Disconnected())[run.seed]) for run in runs]
 
 
 def numbers(rows: pd.DataFrame) -> pd.DataFrame:
@@ -156,17 +156,21 @@ def test_train_and_test_tasks_are_disjoint(support):
     assert set(test) == set(np.flatnonzero(parts == 2))
 
 
-LOG: list[tuple[int, bytes]] = []
+LOG: list[tuple[int, bytes, tuple[int, ...]]] = []
 
 
 @dataclasses.dataclass(frozen=True)
 class Spy(rc.Hyperteacher):
-    """A hyperteacher that writes down every input that it draws."""
+    """A hyperteacher that writes down every sample that it draws: points, first point, active modules."""
 
     def sample(self, world, key, task, n):
         x, y = super().sample(world, key, task, n)
-        jax.debug.callback(lambda x: LOG.append((len(x), np.asarray(x)[0].tobytes())), x)
+        jax.debug.callback(_note, x, task)
         return x, y
+
+
+def _note(x, task):
+    LOG.append((len(x), np.asarray(x)[0].tobytes(), tuple(np.flatnonzero(task).tolist())))
 
 
 def test_the_seen_score_is_measured_on_fresh_samples():
@@ -178,12 +182,21 @@ def test_the_seen_score_is_measured_on_fresh_samples():
     one, other = (rc.Hyperteacher.sample(family, family.init(key), key, task, n)[0][0] for n in (4, 5))
     assert np.array_equal(one, other)
     LOG.clear()
-    rc.train(dataclasses.replace(TINY, family=family, num_points=4, num_eval_points=5, num_steps=40))
+    run = dataclasses.replace(TINY, family=family, num_points=4, num_eval_points=5, num_steps=40, frac_test=0.5)
+    rc.train(run)
     jax.effects_barrier()
-    train, evaluated = ({x for n, x in LOG if n == size} for size in (4, 5))
+    train, evaluated = ({x for n, x, _ in LOG if n == size} for size in (4, 5))
     assert len(train) >= 40 * 8
     assert len(evaluated) >= 2 * 16 * 3, "two evaluations of seen, test and extrapolation tasks"
     assert not train & evaluated
+    # And what was trained on are train tasks, all of them and no others.
+    split, _ = make_split(run, family.tasks())
+    rows = [tuple(np.flatnonzero(row).tolist()) for row in family.tasks()[split.order]]
+    trained, scored = ({active for n, _, active in LOG if n == size} for size in (4, 5))
+    assert trained == set(rows[: split.num_train])
+    extrapolation = {active for active in scored if len(active) > family.num_hot}
+    assert extrapolation
+    assert scored - extrapolation == set(rows)
 
 
 def test_a_diverged_run_is_recorded_and_spoils_nobody():
@@ -199,8 +212,7 @@ def test_a_diverged_run_is_recorded_and_spoils_nobody():
     pd.testing.assert_frame_equal(others.reset_index(drop=True), expected.reset_index(drop=True), check_exact=True)
 
 
-def test_the_table_of_unused_tasks_never_trains():
-    """A missing module's weights cannot be learned: its task stays unknown, whatever the student is."""
+def test_a_missing_module_is_missing():
     run = dataclasses.replace(TINY, support=rc.MissingModule(), diagnostics=(PROBE,))
     rows = rc.train(run)
     assert rows["support/least_count"].eq(0).all()
@@ -228,6 +240,9 @@ def test_fit_save_load(tmp_path):
     assert fitted.predict(x, task).shape == (3, 3)
     with pytest.raises(InputError, match="no saved network"):
         rc.Fitted.load(tmp_path)
+    (tmp_path / "net" / "arrays.eqx").write_bytes(b"nothing")
+    with pytest.raises(InputError, match="cannot be read"):
+        rc.Fitted.load(tmp_path / "net")
 
 
 def test_keep_saves_every_network(tmp_path):
@@ -241,7 +256,45 @@ def test_keep_saves_every_network(tmp_path):
     assert rc.Table(tmp_path / "out").read().groupby(["run", "step"]).size().max() == 1
 
 
-def test_errors_come_before_compilation(monkeypatch):
+@dataclasses.dataclass(frozen=True)
+class Unsigned:
+    """A user's support that marks rows with another integer type, and one with other numbers."""
+
+    top: int = 2
+    guarantees = frozenset()
+
+    def parts(self, modules, rng, frac_test):
+        return np.arange(len(modules)).astype(np.uint8) % (self.top + 1)
+
+
+def test_marks_of_any_integer_type_are_understood():
+    modules = TINY.family.tasks()
+    split, _ = make_split(dataclasses.replace(TINY, support=Unsigned()), modules)
+    assert set(split.order[: split.num_train] % 3) == {1}
+    assert set(split.order[split.num_train : split.num_train + split.num_test] % 3) == {2}
+    with pytest.raises(InputError, match="must mark each"):
+        make_split(dataclasses.replace(TINY, support=Unsigned(top=3)), modules)
+
+
+class Flaky(concurrent.futures.ThreadPoolExecutor):
+    """An executor that loses its first job."""
+
+    lost = False
+
+    def submit(self, fn, /, *args, **kwargs):
+        if not self.lost:
+            self.lost = True
+            return super().submit(lambda: 1 / 0)
+        return super().submit(fn, *args, **kwargs)
+
+
+def test_what_others_finished_is_written_when_a_job_fails(uninterrupted, tmp_path):
+    with Flaky(1) as pool, pytest.raises(ZeroDivisionError):
+        rc.train(sixteen(), tmp_path / "out", executor=pool, max_width=4)
+    assert len(rc.Table(tmp_path / "out").finished()) == 12
+
+
+def test_errors_come_before_compilation(monkeypatch, tmp_path):
     monkeypatch.setattr(program, "train_chunk", lambda *_: pytest.fail("must not start"))
     impossible = rc.Run(family=rc.Hyperteacher(num_modules=16), frac_test=0.99)
     with pytest.raises(InputError, match="cannot connect 16 modules"):
@@ -249,4 +302,16 @@ def test_errors_come_before_compilation(monkeypatch):
     with pytest.raises(InputError, match="no runs"):
         rc.train([])
     with pytest.raises(InputError, match="max_width"):
-        rc.train(TINY, max_width=-1)
+        rc.train(TINY, max_width=0)
+    with pytest.raises(InputError, match="cannot connect"):
+        rc.train(impossible, tmp_path / "rows.parquet")
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot keep networks"):
+        rc.train(TINY, keep=tmp_path / "file")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    with pytest.raises(InputError, match="instance"):
+        dataclasses.replace(TINY, encoding=rc.FewShot)
+    with pytest.raises(InputError, match="must be a model"):
+        dataclasses.replace(TINY, model=rc.Identity())
+    with pytest.raises(InputError, match="axis"):
+        rc.sweep(TINY, seed=3)

@@ -64,6 +64,8 @@ class LinearDecodability:
                     scores |= {f"{layer}/{side}/module=*/r2": r2, f"{layer}/{side}/r2": jnp.nanmean(r2)}
             hidden += [layer for layer in decoders if layer not in ("code", "output")]
         hidden.sort(key=_depth)
+        if not hidden:
+            return scores
         best = jnp.argmax(jnp.stack([scores[f"{layer}/seen/r2"] for layer in hidden]))
         for side in sides:
             r2s = jnp.stack([scores[f"{layer}/{side}/r2"] for layer in hidden])

@@ -105,7 +105,7 @@ class Hyperteacher:
         if self.weights == "discrete":
             return row * (5 + jax.random.bits(key, row.shape) % 6).astype(jnp.float32) / 10
         # Uniform on {w >= 0, sum w <= 1} over the active modules (normalised exponentials, one of them slack), then
-        # shifted to [0.5, 1] so that no active module fades out.
+        # shifted to [0.5, 1] so that no active module fades out. (The public code has 1 in place of the slack.)
         exponential = jax.random.exponential(key, (self.num_modules + 1,))
         active = exponential[:-1] * row
         return (0.5 + 0.5 * active / (active.sum() + exponential[-1])) * row

@@ -22,17 +22,21 @@ class Growing:
     """A connected train set of a size given by a law; a fraction `frac_test` is test, the rest unused."""
 
     law: Literal["linear", "quadratic"] = "linear"
-    factor: float = 8.0
+    factor: float | None = None  # None: the public code's, 8 for the linear law and 1 for the quadratic one
     guarantees: ClassVar[frozenset[str]] = frozenset({"compositional", "connected"})
 
     def __post_init__(self):
         check(self)
-        require(0 < self.factor < float("inf"), f"Growing.factor must be positive, got {self.factor}")
+        require(
+            self.factor is None or 0 < self.factor < float("inf"),
+            f"Growing.factor must be positive, got {self.factor}",
+        )
 
     def parts(self, modules: np.ndarray, rng: np.random.Generator, frac_test: float) -> np.ndarray:
         """Mark every task: 1 train, 2 test, 0 neither."""
         num_tasks, num_modules = modules.shape
-        num_train = round(self.factor * num_modules ** (1 if self.law == "linear" else 2))
+        factor, power = (8, 1) if self.law == "linear" else (1, 2)
+        num_train = round((self.factor or factor) * num_modules**power)
         num_left = train_size(num_tasks, frac_test)
         require(
             num_train <= num_left,
