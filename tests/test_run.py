@@ -53,6 +53,8 @@ def others(value, hint):
         return [value + 1, 2 * value]
     if isinstance(value, float):
         return [value / 2 + 1e-6]
+    if value is None:
+        return [2.5]
     return [value[:-1], ((0, 1, 2),)] if isinstance(value, tuple) else []
 
 
@@ -251,7 +253,7 @@ def test_json_of_unknown_parts_is_refused(tmp_path):
         ({"num_steps": "1000"}, r"Run\.num_steps must be a whole number"),
         ({"num_tasks": True}, r"Run\.num_tasks must be a whole number, got True"),
         ({"frac_test": "half"}, r"Run\.frac_test must be a number"),
-        ({"encoding": "FewShot"}, r"Run\.encoding must be a Encoding, got 'FewShot'"),
+        ({"encoding": "FewShot"}, r"Run\.encoding must be an Encoding, got 'FewShot'"),
         ({"model": "MLP"}, r"Run\.model must be a Model"),
         ({"family": MLP()}, r"Run\.family must be a Family"),
         ({"diagnostics": LinearDecodability()}, r"Run\.diagnostics must be a tuple of a Diagnostic"),

@@ -22,7 +22,7 @@ def test_the_law_gives_the_number_of_train_tasks(support, num_train):
 def test_runs_that_differ_in_the_law_share_their_test_tasks():
     table = khot_table(12, 3)
     linear, quadratic = (
-        support.parts(table, np.random.default_rng(3), 0.25) for support in (Growing(), Growing("quadratic", 1))
+        support.parts(table, np.random.default_rng(3), 0.25) for support in (Growing(), Growing("quadratic"))
     )
     assert ((linear == 2) == (quadratic == 2)).all()
     assert np.count_nonzero(quadratic == 1) == 1.5 * np.count_nonzero(linear == 1)
