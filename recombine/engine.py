@@ -8,15 +8,17 @@ import concurrent.futures
 import datetime
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import pandas as pd
 
 import recombine
-from recombine import program
+from recombine import device, trainer
 from recombine.core import InputError, require
 from recombine.fitted import Fitted
 from recombine.laboratory import make_split
@@ -32,16 +34,16 @@ class Chunk(NamedTuple):
     width: int
 
 
-Watch = Callable[[Chunk, program.Progress], None]
+Watch = Callable[[Chunk, trainer.Progress], None]
 MAX_WIDTH = 16  # runs in one program: enough to fill two CPU cores, and little memory at the paper's size
 
 
 class Here(concurrent.futures.Executor):
     """Runs everything at once, in this process."""
 
-    def submit(self, fn: Callable, /, *args: Any, **kwargs: Any) -> concurrent.futures.Future:
+    def submit(self, fn: Callable, /, *args: Any, **kwargs: Any) -> Future:
         """Call the function now; its result or its error is in the future."""
-        future = concurrent.futures.Future()
+        future = Future()
         try:
             future.set_result(fn(*args, **kwargs))
         except Exception as error:
@@ -113,8 +115,8 @@ def train(
 
 def _trained(chunks: list[Chunk], keep: Any, executor: concurrent.futures.Executor | None, watch: Watch | None):
     if executor is None:  # one at a time, so that each is written before the next begins
-        for chunk in chunks:
-            yield Here().submit(train_chunk, chunk, keep, watch).result()
+        for chunk, ready in _prepared(chunks):
+            yield Here().submit(train_chunk, chunk, keep, watch, ready).result()
     else:
         futures = [executor.submit(train_chunk, chunk, keep) for chunk in chunks]
         failed = []
@@ -127,9 +129,30 @@ def _trained(chunks: list[Chunk], keep: Any, executor: concurrent.futures.Execut
             future.result()
 
 
-def train_chunk(chunk: Chunk, keep: str | Path | None = None, watch: Watch | None = None) -> pd.DataFrame:
+def _prepared(chunks: list[Chunk]) -> Iterator[tuple[Chunk, Future[trainer.Ready] | None]]:
+    """The chunks in order, each structure's program compiled while earlier ones train."""
+    firsts = {structure(chunk.runs[0]): chunk for chunk in reversed(chunks)}
+    waiting = [chunk for chunk in chunks if chunk is firsts[structure(chunk.runs[0])]]
+    pool = concurrent.futures.ThreadPoolExecutor(device.num_compilers())
+    ready: dict[Chunk, Future[trainer.Ready]] = {}
+    try:
+        for chunk in chunks:
+            while waiting and len(ready) <= device.num_compilers():
+                following = waiting.pop(0)
+                ready[following] = pool.submit(trainer.prepare, list(following.runs), following.width)
+            yield chunk, ready.pop(chunk, None)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def train_chunk(
+    chunk: Chunk,
+    keep: str | Path | None = None,
+    watch: Watch | None = None,
+    ready: Future[trainer.Ready] | None = None,
+) -> pd.DataFrame:
     """Train one chunk and give its rows; with `keep`, save its networks."""
-    fitted = fit_chunk(chunk, watch)
+    fitted = fit_chunk(chunk, watch, ready)
     if keep is not None:
         for one in fitted:
             one.save(Path(keep) / identity(one.run))
@@ -142,11 +165,11 @@ def fit(run: Run, watch: Watch | None = None) -> Fitted:
     return fit_chunk(Chunk((run,), 1), watch)[0]
 
 
-def fit_chunk(chunk: Chunk, watch: Watch | None = None) -> list[Fitted]:
+def fit_chunk(chunk: Chunk, watch: Watch | None = None, ready: Future[trainer.Ready] | None = None) -> list[Fitted]:
     """Train one chunk and give its networks, each with its rows."""
-    trained = program.train_chunk(list(chunk.runs), chunk.width, lambda p: watch(chunk, p) if watch else None)
+    trained = trainer.train_chunk(list(chunk.runs), chunk.width, lambda p: watch(chunk, p) if watch else None, ready)
     stamp = {
-        "meta/width": chunk.width,
+        "meta/width": trained.width,
         "meta/seconds": trained.seconds / len(chunk.runs),
         "meta/compile_seconds": trained.compile_seconds,
         "meta/device": jax.devices()[0].device_kind,
@@ -158,7 +181,7 @@ def fit_chunk(chunk: Chunk, watch: Watch | None = None) -> list[Fitted]:
     for i, run in enumerate(chunk.runs):
         about = {"run": identity(run)} | describe(run)
         rows = pd.DataFrame([about | row | stamp for row in trained.rows[i]])
-        net, setting = jax.tree.map(lambda leaf, i=i: leaf[i], (trained.net, trained.setting))
+        net, setting = jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf[i]), (trained.net, trained.setting))
         fitted.append(Fitted(run, net, setting.world, setting.encoding, rows))
     return fitted
 

@@ -61,12 +61,17 @@ class Laboratory:
     def look(self, key: PRNGKeyArray, rows: Array, net: Any = None) -> Observation:
         """Fresh samples of the given rows, and what a network makes of them."""
         batch = self.draw(key, rows, self.run.num_eval_points)
-        return Observation(batch, *jax.vmap(self.net if net is None else net)(batch.x, batch.code))
+        return Observation(batch, *predict(self.net if net is None else net, batch))
 
     def observe(self, key: PRNGKeyArray, part: Part, n: int, net: Any = None) -> Observation:
         """Fresh samples of n tasks of a part, and what a network makes of them."""
         key_pick, key_draw = jax.random.split(key)
         return self.look(key_draw, self.table[self.pick(key_pick, part, n)], net)
+
+
+def predict(net: Any, batch: Batch) -> tuple[Any, dict[str, Array]]:
+    """What a network makes of all tasks of a batch: its own `many` where it has one, otherwise one by one."""
+    return (net.many if hasattr(net, "many") else jax.vmap(net))(batch.x, batch.code)
 
 
 def below(key: PRNGKeyArray, n: Array | int, shape: tuple[int, ...]) -> Int[Array, "..."]:

@@ -1,13 +1,11 @@
-"""One group of runs with equal structure -> one compiled program -> rows.
+"""What runs of one structure compile to: one block, `(carry, block) -> (carry, scores)`.
 
-The program is one block, `(carry, block) -> (carry, scores)`: many training steps scanned, then an evaluation, vmapped
-over runs. The host calls it once per evaluation; progress, Ctrl-C and writing happen in between.
+A block is many training steps scanned, then an evaluation, vmapped over runs. The host (`trainer`) calls it once per
+evaluation; progress, Ctrl-C and writing happen in between.
 """
 
 import collections
 import functools
-import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -17,9 +15,11 @@ import numpy as np
 import optax
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from recombine.core import Batch, Split, require, stream
-from recombine.laboratory import Laboratory, Setting, Shared, below, make_shared, make_split
+from recombine import device
+from recombine.core import Batch, Split, stream
+from recombine.laboratory import Laboratory, Setting, Shared, below, predict
 from recombine.random import new_key
+from recombine.recipe import multiplied_in
 from recombine.run import Run, knobs, label, restore, structure
 
 
@@ -38,26 +38,6 @@ class Carry(NamedTuple):
     state: PyTree[Array]
     average: Any
     diverged_at: Array
-
-
-class Progress(NamedTuple):
-    """Where a chunk of runs stands."""
-
-    phase: str
-    step: int
-    num_steps: int
-    num_runs: int
-    score: float | None
-
-
-class Trained(NamedTuple):
-    """Each run's rows, and the networks and settings of all runs stacked along the run axis."""
-
-    rows: list[list[dict[str, Any]]]
-    net: eqx.Module
-    setting: Setting
-    compile_seconds: float
-    seconds: float
 
 
 def _start(blank: Run, shared: Shared, inputs: Inputs) -> tuple[Setting, Carry]:
@@ -93,35 +73,43 @@ def _block(blank: Run, labels: Any, shared: Shared, inputs: Inputs, setting: Set
     lab = Laboratory(run, shared, inputs.split, setting)
     num_steps = run.num_steps // run.num_evals
     steps = index * num_steps + jnp.arange(num_steps)
-    carry, losses = jax.lax.scan(functools.partial(_step, lab, stream(inputs.key, "train")), carry, steps)
+    start = carry, _low(run, carry.net)
+    (carry, _), losses = jax.lax.scan(functools.partial(_step, lab, stream(inputs.key, "train")), start, steps)
     lab.net = carry.net if carry.average is None else carry.average
     scores = _scores(lab, labels, jax.random.fold_in(stream(inputs.key, "eval"), index))
     return carry, scores | {"train/loss": losses.mean(), "diverged_at": carry.diverged_at}
 
 
-def _step(lab: Laboratory, key: PRNGKeyArray, carry: Carry, step: Array) -> tuple[Carry, Array]:
+def _low(run: Run, net: Any) -> Any:
+    """A copy of the network whose matrices are in the recipe's type; None where that is float32."""
+    dtype = multiplied_in(getattr(run.recipe, "precision", "float32"))
+    if dtype == jnp.float32:
+        return None
+    return jax.tree.map(lambda leaf: leaf.astype(dtype) if leaf.ndim >= 2 else leaf, net)
+
+
+def _step(lab: Laboratory, key: PRNGKeyArray, carry: tuple[Carry, Any], step: Array) -> tuple[tuple[Carry, Any], Array]:
+    # The low copy is carried, not cast anew: the update then writes it while it has the weights at hand.
+    (net, state, average, diverged_at), low = carry
     run = lab.run
     key_pick, key_draw = jax.random.split(jax.random.fold_in(key, step))
     picked = below(key_pick, lab.split.num_train, (run.num_tasks,))
     batch = lab.draw(key_draw, lab.table[lab.split.order[picked]], run.num_points)
-    loss, gradient = eqx.filter_value_and_grad(functools.partial(_loss, run))(carry.net, batch)
-    updates, state = run.recipe.optimiser(run.num_steps).update(gradient, carry.state, carry.net)
-    net = optax.apply_updates(carry.net, updates)
-    average = carry.average
+    loss, gradient = eqx.filter_value_and_grad(functools.partial(_loss, run))(net if low is None else low, batch)
+    gradient = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), gradient)
+    updates, state = run.recipe.optimiser(run.num_steps).update(gradient, state, net)
+    net = optax.apply_updates(net, updates)
     if average is not None:
         average = optax.incremental_update(net, average, 1 - getattr(run.recipe, "ema", 0.0))
-    fails = (carry.diverged_at < 0) & ~jnp.isfinite(loss)
-    return Carry(net, state, average, jnp.where(fails, step, carry.diverged_at)), loss
+    fails = (diverged_at < 0) & ~jnp.isfinite(loss)
+    return (Carry(net, state, average, jnp.where(fails, step, diverged_at)), _low(run, net)), loss
 
 
 def _loss(run: Run, net: Any, batch: Batch) -> Array:
-    def one(batch):
-        if hasattr(run.model, "loss"):
-            return run.model.loss(net, batch, run.family.score)  # pyright: ignore
-        prediction, _ = net(batch.x, batch.code)
-        return run.family.score(prediction, batch.y)["loss"]
-
-    return jax.vmap(one)(batch).mean()
+    if hasattr(run.model, "loss"):
+        return jax.vmap(lambda batch: run.model.loss(net, batch, run.family.score))(batch).mean()  # pyright: ignore
+    prediction, _ = predict(net, batch)
+    return jax.vmap(run.family.score)(prediction, batch.y)["loss"].mean()
 
 
 def _scores(lab: Laboratory, labels: Any, key: PRNGKeyArray) -> dict[str, Array]:
@@ -160,7 +148,9 @@ class Labels(collections.UserDict):
         return hash(tuple(sorted(self.data.items())))
 
 
-def _labels(shared: Shared) -> Labels:
+def labels_of(shared: Shared) -> Labels:
+    """The values of the groups of a family's tables."""
+
     def pairs(groups):
         return tuple((name, int(value)) for name, values in groups.items() for value in np.unique(values))
 
@@ -168,60 +158,13 @@ def _labels(shared: Shared) -> Labels:
 
 
 @functools.lru_cache(maxsize=32)
-def _compiled(blank: Run, labels: Labels, leaves: tuple[jax.ShapeDtypeStruct, ...], tree: Any):
+def compiled(blank: Run, labels: Labels, alone: bool, leaves: tuple[jax.ShapeDtypeStruct, ...], tree: Any):
     """The start and the block of one structure, vmapped over runs and compiled for arguments of such shapes."""
+    device.keep_programs()
     shared, inputs = jax.tree.unflatten(tree, leaves)
     start = jax.jit(jax.vmap(functools.partial(_start, blank), in_axes=(None, 0)))
     block = jax.jit(jax.vmap(functools.partial(_block, blank, labels), in_axes=(None, 0, 0, 0, None)), donate_argnums=3)
     index = jax.ShapeDtypeStruct((), np.int32)
     lowered = block.lower(shared, inputs, *jax.eval_shape(start, shared, inputs), index)
-    return start.lower(shared, inputs).compile(), lowered.compile()
-
-
-def train_chunk(
-    runs: list[Run], width: int | None = None, watch: Callable[[Progress], None] = lambda _: None
-) -> Trained:
-    """Train runs of one structure side by side, padded to `width`, and give a row per run and evaluation."""
-    first, width = runs[0], width or len(runs)
-    blank = structure(first)
-    require(all(structure(run) == blank for run in runs), "the runs of one chunk must share their structure")
-    clock = time.perf_counter()
-    watch(Progress("compiling", 0, first.num_steps, len(runs), None))
-    shared = make_shared(first.family)
-    modules = first.family.modules(np.asarray(shared.table))
-    splits, facts = zip(*(make_split(run, modules) for run in runs), strict=True)
-    padded = list(range(len(runs))) + [0] * (width - len(runs))
-    inputs = Inputs(
-        jnp.stack([new_key(runs[i].seed) for i in padded]),
-        {name: jnp.array([knobs(runs[i])[name] for i in padded]) for name in knobs(first)},
-        jax.tree.map(lambda *leaves: np.stack(leaves), *(splits[i] for i in padded)),
-    )
-    labels = _labels(shared)
-    shared, inputs = jax.device_put((shared, inputs))
-    leaves, tree = jax.tree.flatten(jax.eval_shape(lambda: (shared, inputs)))
-    start, block = _compiled(blank, labels, tuple(leaves), tree)
-    setting, carry = start(shared, inputs)
-    compile_seconds, clock = time.perf_counter() - clock, time.perf_counter()
-    rows = [[] for _ in runs]
-    for index in range(first.num_evals):
-        carry, scores = block(shared, inputs, setting, carry, jnp.int32(index))
-        step = (index + 1) * first.num_steps // first.num_evals
-        columns = expand(jax.device_get(scores))
-        for i, fact in enumerate(facts):
-            rows[i].append({"step": step} | fact | {name: values[i] for name, values in columns.items()})
-        score = columns.get("test/r2", columns.get("test/accuracy", columns["test/loss"]))
-        watch(Progress("training", step, first.num_steps, len(runs), float(np.mean(score[: len(runs)]))))
-    seconds = time.perf_counter() - clock
-    return Trained(rows, carry.net if carry.average is None else carry.average, setting, compile_seconds, seconds)
-
-
-def expand(scores: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Turn vectors, `module=*`, into one column per entry, `module=0`, …; booleans of divergence included."""
-    columns = {}
-    for name, values in scores.items():
-        if values.ndim == 1:
-            columns[name] = values
-        for i in range(values.shape[1] if values.ndim == 2 else 0):
-            columns[name.replace("*", str(i))] = values[:, i]
-    columns["diverged"] = (columns["diverged_at"] >= 0) | ~np.isfinite(columns["test/loss"])
-    return columns
+    options = device.compiler_options(alone)
+    return start.lower(shared, inputs).compile(), lowered.compile(compiler_options=options or None)

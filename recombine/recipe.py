@@ -1,38 +1,50 @@
-"""How students are optimised: the paper's recipe, and a fast one that reaches its quality in far fewer steps."""
+"""How students are optimised: the paper's recipe, and a fast one that reaches its quality in far fewer steps.
+
+A recipe also says in which type matrices are multiplied while training. The weights themselves, their updates and every
+evaluation are float32 in any case.
+"""
 
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import optax
-import optax.contrib
 
 from recombine.core import Knob, check, require
+from recombine.muon import scale_by_muon
+
+Precision = Literal["float32", "bfloat16", "auto"]
+
+
+def multiplied_in(precision: Precision) -> Any:
+    """The type in which matrices are multiplied; `auto` is bfloat16 where that is fast, on a GPU or TPU."""
+    low = jax.default_backend() != "cpu" if precision == "auto" else precision == "bfloat16"
+    return jnp.bfloat16 if low else jnp.float32
 
 
 def _matrices(params):
     return jax.tree.map(lambda leaf: leaf.ndim >= 2, params)
 
 
-def _dimensions(params):
-    # Equinox keeps weights as (out, in). None: Adam.
-    numbers = optax.contrib.MuonDimensionNumbers(reduction_axis=1, output_axis=0)
-    return jax.tree.map(lambda leaf: numbers if leaf.ndim == 2 else None, params)
-
-
 @dataclass(frozen=True)
 class Paper:
-    """AdamW at a constant rate, weight decay on matrices only (paper, appendix; 300,000 steps)."""
+    """AdamW at a constant rate, weight decay on matrices only (paper, appendix; 300,000 steps).
+
+    The paper's runs are float32. With `bfloat16` a step takes half the time and the momentum is kept in it too.
+    """
 
     learning_rate: Knob = 3e-4
     weight_decay: Knob = 0.003
+    precision: Precision = "float32"
 
     def __post_init__(self):
         check(self, learning_rate=0, weight_decay=0)
 
     def optimiser(self, num_steps: int) -> optax.GradientTransformation:
         """The optax transformation for a run of so many steps."""
-        return optax.adamw(self.learning_rate, weight_decay=self.weight_decay, mask=_matrices)
+        kept_in = multiplied_in(self.precision)
+        return optax.adamw(self.learning_rate, weight_decay=self.weight_decay, mask=_matrices, mu_dtype=kept_in)
 
 
 @dataclass(frozen=True)
@@ -47,6 +59,7 @@ class Fast:
     frac_warmup: float = 0.05
     final: float = 0.01  # the last learning rate, as a fraction of the highest
     ema: float = 0.0
+    precision: Precision = "auto"
 
     def __post_init__(self):
         check(self, learning_rate=0, weight_decay=0, frac_warmup=0, final=0, ema=0)
@@ -62,4 +75,11 @@ class Fast:
         def schedule(step):
             return self.learning_rate * jnp.asarray(shape(step))
 
-        return optax.contrib.muon(schedule, weight_decay=self.weight_decay, muon_weight_dimension_numbers=_dimensions)
+        muon = optax.chain(
+            scale_by_muon(multiplied_in(self.precision)),
+            optax.add_decayed_weights(self.weight_decay),
+            optax.scale_by_learning_rate(schedule),
+        )
+        adam = optax.adam(schedule, nesterov=True)
+        kinds = lambda params: jax.tree.map(lambda leaf: "muon" if leaf.ndim == 2 else "adam", params)  # noqa: E731
+        return optax.partition({"muon": muon, "adam": adam}, kinds)

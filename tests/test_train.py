@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import recombine as rc
-from recombine import engine, find, program
+from recombine import engine, find, program, trainer
 from recombine.core import InputError, generator
 from recombine.engine import plan
 from recombine.laboratory import make_split
@@ -64,7 +64,7 @@ def test_programs_equal_structures(monkeypatch):
         return block(blank, *args)
 
     monkeypatch.setattr(program, "_block", counted)
-    program._compiled.cache_clear()
+    program.compiled.cache_clear()
     runs = [dataclasses.replace(run, diagnostics=(), num_steps=4) for run in sixteen()]
     rows = rc.train(runs, max_width=4)
     assert len(runs) == 16
@@ -295,7 +295,7 @@ def test_what_others_finished_is_written_when_a_job_fails(uninterrupted, tmp_pat
 
 
 def test_errors_come_before_compilation(monkeypatch, tmp_path):
-    monkeypatch.setattr(program, "train_chunk", lambda *_: pytest.fail("must not start"))
+    monkeypatch.setattr(trainer, "train_chunk", lambda *_: pytest.fail("must not start"))
     impossible = rc.Run(family=rc.Hyperteacher(num_modules=16), frac_test=0.99)
     with pytest.raises(InputError, match="cannot connect 16 modules"):
         rc.train([TINY, impossible])

@@ -1,0 +1,112 @@
+"""The machine under a program: how many runs share one call, how many calls go side by side, what fits in memory, and
+where compiled programs are kept between processes."""
+
+import concurrent.futures
+import functools
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+CACHE_BYTES = 2 * 10**9  # of compiled programs on disk; the longest unused go first
+FULL = 0.9  # of the device's memory; the rest is for the allocator's gaps
+
+
+def on_cpu() -> bool:
+    """Whether programs run on the host's own cores."""
+    return jax.default_backend() == "cpu"
+
+
+def lane(width: int) -> int:
+    """How many of a chunk's runs one call trains.
+
+    A GPU is filled by all of them at once. A core of a CPU is filled by one, whose arrays then stay in its cache:
+    there, calls run side by side instead.
+    """
+    return 1 if on_cpu() else width
+
+
+def num_threads() -> int:
+    """How many calls run side by side."""
+    return _num_cores() if on_cpu() else 1
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def side_by_side(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    """The function of every item, as many at a time as the machine has room for."""
+    if min(len(items), num_threads()) == 1:
+        return [function(item) for item in items]
+    pool = concurrent.futures.ThreadPoolExecutor(num_threads())
+    try:
+        return list(pool.map(function, items))
+    finally:
+        pool.shutdown(cancel_futures=True)  # after Ctrl-C only the calls under way are waited for
+
+
+def compiler_options(alone: bool) -> dict[str, Any]:
+    """With a call on every core, the products inside a call must not ask for the other cores too."""
+    return {"xla_cpu_multi_thread_eigen": False} if on_cpu() and not alone else {}
+
+
+def num_compilers() -> int:
+    """How many programs are compiled ahead, while others train."""
+    return max(1, min(4, _num_cores() // 4))
+
+
+def fits(compiled: Any) -> bool:
+    """Whether a compiled program has room in the device's memory, as far as that is known."""
+    limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+    return limit is None or needed_bytes(compiled) <= FULL * limit
+
+
+def needed_bytes(compiled: Any) -> int:
+    """Memory of a compiled program while it runs: arguments, results and all between."""
+    needs = compiled.memory_analysis()
+    if needs is None:
+        return 0
+    together = needs.argument_size_in_bytes + needs.output_size_in_bytes + needs.temp_size_in_bytes
+    return int(together - needs.alias_size_in_bytes)
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether the device refused for lack of memory."""
+    return "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error)
+
+
+@functools.cache
+def keep_programs() -> Path | None:
+    """Keep compiled programs on disk, so that another process need not compile them again.
+
+    In `$RECOMBINE_CACHE` (`off` for nowhere), or in the user's cache folder; a folder that was already chosen through
+    JAX's own settings stays.
+    """
+    chosen = os.environ.get("RECOMBINE_CACHE", "")
+    if jax.config.jax_compilation_cache_dir or chosen == "off":  # pyright: ignore
+        return None
+    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "recombine"
+    folder = Path(chosen) if chosen else default
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            return None
+        prune(folder, CACHE_BYTES)
+    except OSError:
+        return None  # a cache is a comfort: without one, programs are compiled
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    return folder
+
+
+def prune(folder: Path, max_bytes: int) -> None:
+    """Delete the longest unused files of a cache until the rest is small enough."""
+    files = [(path, path.stat()) for path in folder.glob("jit_*") if path.is_file()]
+    files.sort(key=lambda file: -max(file[1].st_atime, file[1].st_mtime))
+    for (path, _), total in zip(files, np.cumsum([stat.st_size for _, stat in files]), strict=True):
+        if total > max_bytes:
+            path.unlink(missing_ok=True)
