@@ -18,11 +18,11 @@ import jax.numpy as jnp
 import pandas as pd
 
 import recombine
-from recombine import device, trainer
+from recombine import cost, device, trainer
 from recombine.core import InputError, require
 from recombine.fitted import Fitted
 from recombine.laboratory import make_split
-from recombine.progress import Display
+from recombine.progress import Display, expected_seconds
 from recombine.run import Run, describe, identity, structure
 from recombine.table import Table
 
@@ -35,7 +35,8 @@ class Chunk(NamedTuple):
 
 
 Watch = Callable[[Chunk, trainer.Progress], None]
-MAX_WIDTH = 16  # runs in one program: enough to fill two CPU cores, and little memory at the paper's size
+MAX_WIDTH = 16  # runs in a chunk on a CPU, whose rows are written together
+MAX_WIDTH_GPU = 64  # enough to fill the device at any size (docs/results/bench.md); halved where memory is short
 
 
 class Here(concurrent.futures.Executor):
@@ -91,7 +92,8 @@ def train(
     if table is not None:
         # Rows depend on the width in their last digits: what was begun with one width is finished with it.
         max_width = table.meta().get("max_width") if max_width is None else max_width
-    max_width = MAX_WIDTH if max_width is None else max_width
+    if max_width is None:
+        max_width = MAX_WIDTH if device.on_cpu() else MAX_WIDTH_GPU
     written = set() if table is None else table.finished()
     # A run whose network is wanted but was not kept is trained again; its rows stay the ones that it has.
     finished = {name for name in written if keep is None or (Path(keep) / name / "run.json").exists()}
@@ -101,8 +103,11 @@ def train(
         table.check_writable()
         table.note(max_width=max_width)
     frames = []
-    with Display(runs, finished, sys.stderr.isatty() if progress is None else progress) as display:
-        for frame in _trained(chunks, keep, executor, display.update):
+    shown = sys.stderr.isatty() if progress is None else progress
+    names = {identity(run) for run in runs}
+    expected = expected_seconds(chunks, cost.load()) if shown and executor is None else {}
+    with Display(len(names), len(names & finished), expected, shown) as display:
+        for frame in _trained(chunks, keep, executor, display.update if expected else None):
             frames.append(frame[~frame["run"].isin(list(written))])
             if table is not None and len(frames[-1]):
                 table.append(frames[-1])

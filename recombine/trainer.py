@@ -29,6 +29,7 @@ class Progress(NamedTuple):
     num_steps: int
     num_runs: int
     score: float | None
+    fraction: float  # of the whole chunk
 
 
 Watch = Callable[[Progress], None]
@@ -90,7 +91,7 @@ def train_chunk(
     What does not fit in the device's memory is trained in two halves.
     """
     width = width or len(runs)
-    watch(Progress("compiling", 0, runs[0].num_steps, len(runs), None))
+    watch(Progress("compiling", 0, runs[0].num_steps, len(runs), None, 0.0))
     try:
         prepared = prepare(runs, width) if ready is None else ready.result()
         if width == 1 or device.fits(prepared.block):
@@ -100,7 +101,12 @@ def train_chunk(
             raise
     prepared = ready = None  # nothing may hold on to the memory of the failed attempt
     half = (width + 1) // 2
-    return _join([train_chunk(some, half, watch) for some in (runs[:half], runs[half:]) if some])
+    parts = [part for part in (runs[:half], runs[half:]) if part]
+
+    def share(place: int) -> Watch:
+        return lambda progress: watch(progress._replace(fraction=(place + progress.fraction) / len(parts)))
+
+    return _join([train_chunk(part, half, share(place)) for place, part in enumerate(parts)])
 
 
 def _train(ready: Ready, watch: Watch) -> Trained:
@@ -122,7 +128,8 @@ def _train(ready: Ready, watch: Watch) -> Trained:
         for i, fact in enumerate(ready.facts):
             rows[i].append({"step": step} | fact | {name: values[i] for name, values in columns.items()})
         score = columns.get("test/r2", columns.get("test/accuracy", columns["test/loss"]))
-        watch(Progress("training", step, first.num_steps, num_runs, float(np.mean(score[:num_runs]))))
+        mean = float(np.mean(score[:num_runs]))
+        watch(Progress("training", step, first.num_steps, num_runs, mean, (index + 1) / first.num_evals))
     seconds = time.perf_counter() - clock
     nets = [carry.net if carry.average is None else carry.average for _, carry in states]
     net, setting = jax.device_get((_stack(nets), _stack([setting for setting, _ in states])))

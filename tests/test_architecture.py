@@ -25,6 +25,7 @@ ORDER = [
     "device",
     "program",
     "trainer",
+    "cost",
     "find",
     "fitted",
     "table",
