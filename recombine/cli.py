@@ -150,6 +150,33 @@ def claims(
     _tell(json_, {"claims": records}, lines)
 
 
+@app.command()
+def bench(
+    quick: Annotated[bool, typer.Option("--quick", help="The main numbers only, in under a minute.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="A .parquet file for the rows, written as they come.")
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Measure this machine: its ceiling, whole sweeps against a plain loop, compilation, growth."""
+    from recombine.bench.suite import Suite, shown, summary
+    from recombine.core import InputError
+
+    suite, told = Suite(quick), Console(stderr=True)
+    for frame in suite.measure(lambda title: told.print(f"measuring: {title}", style="dim")):
+        table = RichTable(title=frame["section"].iloc[0], title_justify="left", show_header=False)
+        for row in frame.itertuples():
+            table.add_row(*shown(row))
+        (told if json_ else Console()).print(table)
+        if out is not None:
+            try:
+                suite.rows.to_parquet(out)
+            except OSError as error:
+                raise InputError(f"cannot write {out} ({error.strerror}): name another file with --out") from error
+    result = summary(suite.rows) | {"cost": suite.cost._asdict()}
+    _tell(json_, result, [f"{result['device']}, jax {result['jax']}; {len(result['missed'])} targets missed"])
+
+
 def _run(experiment: str, scale: str, out: Path, settings: list[str], seeds: int | None, quiet: bool) -> dict[str, Any]:
     from recombine import find, setting
     from recombine.core import InputError, require

@@ -31,10 +31,11 @@ def lane(width: int) -> int:
 
 def num_threads() -> int:
     """How many calls run side by side."""
-    return _num_cores() if on_cpu() else 1
+    return num_cores() if on_cpu() else 1
 
 
-def _num_cores() -> int:
+def num_cores() -> int:
+    """How many of the host's cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -56,7 +57,7 @@ def compiler_options(alone: bool) -> dict[str, Any]:
 
 def num_compilers() -> int:
     """How many programs are compiled ahead, while others train."""
-    return max(1, min(4, _num_cores() // 4))
+    return max(1, min(4, num_cores() // 4))
 
 
 def fits(compiled: Any) -> bool:

@@ -54,8 +54,8 @@ class Fast:
     With `ema` > 0 a running average of the network is evaluated in its place.
     """
 
-    learning_rate: Knob = 0.02
-    weight_decay: Knob = 0.0
+    learning_rate: Knob = 0.04
+    weight_decay: Knob = 0.05
     frac_warmup: float = 0.05
     final: float = 0.01  # the last learning rate, as a fraction of the highest
     ema: float = 0.0

@@ -95,7 +95,7 @@ def train_chunk(
     try:
         prepared = prepare(runs, width) if ready is None else ready.result()
         if width == 1 or device.fits(prepared.block):
-            return _train(prepared, watch)
+            return train(prepared, watch)
     except Exception as error:
         if width == 1 or not device.out_of_memory(error):
             raise
@@ -109,9 +109,11 @@ def train_chunk(
     return _join([train_chunk(part, half, share(place)) for place, part in enumerate(parts)])
 
 
-def _train(ready: Ready, watch: Watch) -> Trained:
+def train(ready: Ready, watch: Watch = lambda _: None) -> Trained:
+    """Train a chunk that is ready."""
     first, num_runs = ready.runs[0], len(ready.runs)
     states = device.side_by_side(lambda inputs: ready.start(ready.shared, inputs), ready.lanes)
+    jax.block_until_ready(states)
     clock = time.perf_counter()
     rows = [[] for _ in ready.runs]
     for index in range(first.num_evals):

@@ -52,13 +52,13 @@ class Hyperteacher:
             f"num_hot={self.num_hot} active modules are more than num_modules={self.num_modules}: lower num_hot",
         )
         require(
-            bool(self.max_tasks) or self._num_tasks() <= MAX_LISTED,
-            f"{self._num_tasks():,} tasks are too many to list: set max_tasks, to 100000 say",
+            bool(self.max_tasks) or self.num_tasks <= MAX_LISTED,
+            f"{self.num_tasks:,} tasks are too many to list: set max_tasks, to 100000 say",
         )
 
     def tasks(self) -> Int[np.ndarray, "N M"]:
         """All rows with 1 to K active modules, or `max_tasks` unique ones drawn uniformly from them."""
-        total = self._num_tasks()
+        total = self.num_tasks
         if self.max_tasks and self.max_tasks < total:
             rng = generator(self.table_seed, "table")
             if total <= MAX_LISTED:
@@ -135,7 +135,9 @@ class Hyperteacher:
         r2 = jnp.where(varies, 1 - error.mean(axis=0) / jnp.where(varies, spread, 1.0), 0.0)
         return {"loss": error.mean(), "r2": r2.sum() / jnp.maximum(varies.sum(), 1)}
 
-    def _num_tasks(self) -> int:
+    @property
+    def num_tasks(self) -> int:
+        """How many tasks there are, listed or not."""
         return sum(math.comb(self.num_modules, k) for k in range(1, self.num_hot + 1))
 
     def _listed(self) -> np.ndarray:
