@@ -50,11 +50,6 @@ def side_by_side(function: Callable[[Any], Any], items: Sequence[Any]) -> list[A
         pool.shutdown(cancel_futures=True)  # after Ctrl-C only the calls under way are waited for
 
 
-def compiler_options(alone: bool) -> dict[str, Any]:
-    """With a call on every core, the products inside a call must not ask for the other cores too."""
-    return {"xla_cpu_multi_thread_eigen": False} if on_cpu() and not alone else {}
-
-
 def num_compilers() -> int:
     """How many programs are compiled ahead, while others train."""
     return max(1, min(4, num_cores() // 4))

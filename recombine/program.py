@@ -158,7 +158,7 @@ def labels_of(shared: Shared) -> Labels:
 
 
 @functools.lru_cache(maxsize=32)
-def compiled(blank: Run, labels: Labels, alone: bool, leaves: tuple[jax.ShapeDtypeStruct, ...], tree: Any):
+def compiled(blank: Run, labels: Labels, leaves: tuple[jax.ShapeDtypeStruct, ...], tree: Any):
     """The start and the block of one structure, vmapped over runs and compiled for arguments of such shapes."""
     device.keep_programs()
     shared, inputs = jax.tree.unflatten(tree, leaves)
@@ -166,5 +166,4 @@ def compiled(blank: Run, labels: Labels, alone: bool, leaves: tuple[jax.ShapeDty
     block = jax.jit(jax.vmap(functools.partial(_block, blank, labels), in_axes=(None, 0, 0, 0, None)), donate_argnums=3)
     index = jax.ShapeDtypeStruct((), np.int32)
     lowered = block.lower(shared, inputs, *jax.eval_shape(start, shared, inputs), index)
-    options = device.compiler_options(alone)
-    return start.lower(shared, inputs).compile(), lowered.compile(compiler_options=options or None)
+    return start.lower(shared, inputs).compile(), lowered.compile()

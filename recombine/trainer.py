@@ -79,7 +79,7 @@ def prepare(runs: list[Run], width: int | None = None) -> Ready:
         split = jax.tree.map(lambda *leaves: np.stack(leaves), *(splits[i] for i in places))
         lanes.append(jax.device_put(Inputs(keys, values, split)))
     leaves, tree = jax.tree.flatten(jax.eval_shape(lambda: (shared, lanes[0])))
-    start, block = program.compiled(blank, labels, width == 1, tuple(leaves), tree)
+    start, block = program.compiled(blank, labels, tuple(leaves), tree)
     return Ready(runs, width, shared, lanes, list(facts), start, block, time.perf_counter() - clock)
 
 

@@ -72,7 +72,7 @@ def ceiling() -> list[Row]:
     return found
 
 
-def throughput(best: float, num_steps: int = 10_000, widths: tuple[int, ...] = (24, 48)) -> list[Row]:
+def throughput(best: float, num_steps: int = 6000, widths: tuple[int, ...] = (24, 48)) -> list[Row]:
     """The paper's student and recipe, in bfloat16 and float32, at equal steps and with ever more runs in a program."""
     base = paper(num_steps=num_steps, num_evals=1, diagnostics=())
     low = dataclasses.replace(base, recipe=Paper(precision="bfloat16"))
@@ -99,12 +99,12 @@ def quality(num_steps: int = 5000, num_runs: int = 12) -> list[Row]:
     base = paper(num_steps=num_steps, num_evals=1, diagnostics=(), **TUNED)
     trained = measure(seeds(base, num_runs), again=False)
     seconds, r2 = trained.seconds / num_runs, last(trained, "test/r2")
-    reached = bool(r2.mean() >= PUBLISHED_R2)
+    reached, ratio = bool(r2.mean() >= PUBLISHED_R2), PUBLIC_SECONDS / seconds
     spread = f"from {r2.min():.4f} to {r2.max():.4f}; seen {last(trained, 'seen/r2').mean():.4f}"
     return [
         row(f"Fast, {num_steps:,} steps, {num_runs} runs: mean test R2", r2.mean(), "R2", ">= .9967", reached, spread),
         row("… seconds a run", seconds, "s", "<= 3.1", reached and seconds <= 3.1),
-        row("… against the public code", PUBLIC_SECONDS / seconds, "x", ">= 100", PUBLIC_SECONDS / seconds >= 100),
+        row("… against the public code", ratio, "x", ">= 100", reached and ratio >= 100),
     ]
 
 
@@ -167,7 +167,7 @@ def against_plain(
     for recipe in recipes or (Fast(), Paper()):
         for width in widths:
             run = dataclasses.replace(student((width,) * 3, 100, recipe), diagnostics=())
-            loop = plain.steps_per_second(run, seconds)
+            loop = max(plain.steps_per_second(run, seconds) for _ in range(2))
             run = dataclasses.replace(run, num_steps=max(30, int(loop * seconds)))
             counts = (1, num_runs) if alone else (num_runs,)
             rates = {n: n * run.num_steps / measure(seeds(run, n)).seconds for n in counts}
