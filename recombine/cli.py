@@ -160,8 +160,9 @@ def bench(
 ) -> None:
     """Measure this machine: its ceiling, whole sweeps against a plain loop, compilation, growth."""
     from recombine.bench.suite import Suite, shown, summary
-    from recombine.core import InputError
+    from recombine.core import InputError, require
 
+    require(out is None or out.parent.is_dir(), f"there is no folder {out and out.parent}: make it, or change --out")
     suite, told = Suite(quick), Console(stderr=True)
     for frame in suite.measure(lambda title: told.print(f"measuring: {title}", style="dim")):
         table = RichTable(title=frame["section"].iloc[0], title_justify="left", show_header=False)
@@ -172,9 +173,12 @@ def bench(
             try:
                 suite.rows.to_parquet(out)
             except OSError as error:
-                raise InputError(f"cannot write {out} ({error.strerror}): name another file with --out") from error
-    result = summary(suite.rows) | {"cost": suite.cost._asdict()}
-    _tell(json_, result, [f"{result['device']}, jax {result['jax']}; {len(result['missed'])} targets missed"])
+                raise InputError(
+                    f"cannot write {out} ({error.strerror or error}): name another file with --out"
+                ) from error
+    result = summary(suite.rows)
+    told_last = f"{result['device']}, jax {result['jax']}; {len(result['missed'])} targets missed"
+    _tell(json_, result | {"cost": suite.cost and suite.cost._asdict()}, [told_last])
 
 
 def _run(experiment: str, scale: str, out: Path, settings: list[str], seeds: int | None, quiet: bool) -> dict[str, Any]:

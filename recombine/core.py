@@ -96,7 +96,9 @@ class Encoding(Protocol):
 
 class Model(Protocol):
     """What learns. `init` gives an equinox module called as `net(x, code) -> (prediction, activations)`, one task at
-    a time. Optional: `loss(net, batch, score)`, where training is more than `score(...)["loss"]`."""
+    a time. Optional: `loss(net, batch, score)`, where training is more than `score(...)["loss"]`; a net's `many`, the
+    same for all tasks of a batch at once; a net's `mixed_precision = True`, where it works with matrices of a lower
+    type than the rest (`weight @ h.astype(weight.dtype)`)."""
 
     def init(
         self,
@@ -133,7 +135,8 @@ class Diagnostic(Protocol):
 
 
 class Recipe(Protocol):
-    """How a network is optimised. Optional: `ema`, the decay of a running average that is evaluated in its place."""
+    """How a network is optimised. Optional: `ema`, the decay of a running average that is evaluated in its place;
+    `precision`, the type in which matrices are multiplied (`recombine.recipe`)."""
 
     def optimiser(self, num_steps: int) -> Any: ...
 

@@ -2,8 +2,8 @@
 
     seconds of one run's step = c0 / runs per call + c1 + c2 flops + c3 bytes
 
-The coefficients are what `recombine bench` fits and `cost.json` keeps, by kind of device. On another device the ratios
-between runs still hold, and progress corrects the scale as it goes.
+The coefficients are what `recombine bench` fits and `cost.json` keeps, by kind of device; evaluations are not counted.
+On another device the ratios between runs still hold, and progress corrects the scale as it goes.
 """
 
 import json

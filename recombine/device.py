@@ -2,6 +2,7 @@
 where compiled programs are kept between processes."""
 
 import concurrent.futures
+import contextlib
 import functools
 import os
 from collections.abc import Callable, Sequence
@@ -51,8 +52,11 @@ def side_by_side(function: Callable[[Any], Any], items: Sequence[Any]) -> list[A
 
 
 def num_compilers() -> int:
-    """How many programs are compiled ahead, while others train."""
-    return max(1, min(4, num_cores() // 4))
+    """How many programs are compiled ahead, while others train.
+
+    None on a GPU: its compiler times kernels on the device itself, and would time them badly while that is busy.
+    """
+    return max(1, min(4, num_cores() // 4)) if on_cpu() else 0
 
 
 def fits(compiled: Any) -> bool:
@@ -72,7 +76,9 @@ def needed_bytes(compiled: Any) -> int:
 
 def out_of_memory(error: Exception) -> bool:
     """Whether the device refused for lack of memory."""
-    return "RESOURCE_EXHAUSTED" in str(error) or "Out of memory" in str(error)
+    told = str(error).lower()
+    signs = ("resource_exhausted", "out of memory", "out_of_memory", "alloc_failed")
+    return isinstance(error, MemoryError) or any(sign in told for sign in signs)
 
 
 @functools.cache
@@ -85,14 +91,14 @@ def keep_programs() -> Path | None:
     chosen = os.environ.get("RECOMBINE_CACHE", "")
     if jax.config.jax_compilation_cache_dir or chosen == "off":  # pyright: ignore
         return None
-    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "recombine"
-    folder = Path(chosen) if chosen else default
     try:
+        folder = Path(chosen or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = folder if chosen else folder / "recombine"
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             return None
         prune(folder, CACHE_BYTES)
-    except OSError:
+    except (OSError, RuntimeError):  # RuntimeError: there is no home
         return None  # a cache is a comfort: without one, programs are compiled
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
@@ -101,7 +107,11 @@ def keep_programs() -> Path | None:
 
 def prune(folder: Path, max_bytes: int) -> None:
     """Delete the longest unused files of a cache until the rest is small enough."""
-    files = [(path, path.stat()) for path in folder.glob("jit_*") if path.is_file()]
+    files = []
+    for path in folder.glob("jit_*"):
+        with contextlib.suppress(OSError):  # another process may have deleted it
+            if path.is_file():
+                files.append((path, path.stat()))
     files.sort(key=lambda file: -max(file[1].st_atime, file[1].st_mtime))
     for (path, _), total in zip(files, np.cumsum([stat.st_size for _, stat in files]), strict=True):
         if total > max_bytes:

@@ -23,6 +23,7 @@ from recombine.core import InputError, require
 from recombine.fitted import Fitted
 from recombine.laboratory import make_split
 from recombine.progress import Display, expected_seconds
+from recombine.recipe import multiplied_in
 from recombine.run import Run, describe, identity, structure
 from recombine.table import Table
 
@@ -93,7 +94,7 @@ def train(
         # Rows depend on the width in their last digits: what was begun with one width is finished with it.
         max_width = table.meta().get("max_width") if max_width is None else max_width
     if max_width is None:
-        max_width = MAX_WIDTH if device.on_cpu() else MAX_WIDTH_GPU
+        max_width = max(MAX_WIDTH, device.num_cores()) if device.on_cpu() else MAX_WIDTH_GPU
     written = set() if table is None else table.finished()
     # A run whose network is wanted but was not kept is trained again; its rows stay the ones that it has.
     finished = {name for name in written if keep is None or (Path(keep) / name / "run.json").exists()}
@@ -135,19 +136,26 @@ def _trained(chunks: list[Chunk], keep: Any, executor: concurrent.futures.Execut
 
 
 def _prepared(chunks: list[Chunk]) -> Iterator[tuple[Chunk, Future[trainer.Ready] | None]]:
-    """The chunks in order, each structure's program compiled while earlier ones train."""
+    """The chunks in order, each structure's program compiled while earlier ones train, where the device allows it."""
+    pool = concurrent.futures.ThreadPoolExecutor(max(device.num_compilers(), 1))
+    # A thread does not see what the caller set by JAX's context managers: such a caller compiles for himself.
+    ahead = device.num_compilers() if pool.submit(_settings).result() == _settings() else 0
     firsts = {structure(chunk.runs[0]): chunk for chunk in reversed(chunks)}
-    waiting = [chunk for chunk in chunks if chunk is firsts[structure(chunk.runs[0])]]
-    pool = concurrent.futures.ThreadPoolExecutor(device.num_compilers())
+    waiting = [chunk for chunk in chunks if chunk is firsts[structure(chunk.runs[0])]] if ahead else []
     ready: dict[Chunk, Future[trainer.Ready]] = {}
     try:
         for chunk in chunks:
-            while waiting and len(ready) <= device.num_compilers():
+            while waiting and len(ready) <= ahead:
                 following = waiting.pop(0)
                 ready[following] = pool.submit(trainer.prepare, list(following.runs), following.width)
             yield chunk, ready.pop(chunk, None)
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        pool.shutdown(cancel_futures=True)  # one that compiles is waited for: it cannot be stopped
+
+
+def _settings() -> tuple[Any, ...]:
+    names = ("default_matmul_precision", "enable_x64", "default_device", "default_prng_impl", "numpy_dtype_promotion")
+    return tuple(getattr(jax.config, f"jax_{name}", None) for name in names)
 
 
 def train_chunk(
@@ -178,6 +186,7 @@ def fit_chunk(chunk: Chunk, watch: Watch | None = None, ready: Future[trainer.Re
         "meta/seconds": trained.seconds / len(chunk.runs),
         "meta/compile_seconds": trained.compile_seconds,
         "meta/device": jax.devices()[0].device_kind,
+        "meta/precision": jnp.dtype(multiplied_in(getattr(chunk.runs[0].recipe, "precision", "float32"))).name,
         "meta/jax": jax.__version__,
         "meta/recombine": recombine.__version__,
         "meta/date": datetime.datetime.now(datetime.UTC).date().isoformat(),

@@ -73,19 +73,26 @@ def _block(blank: Run, labels: Any, shared: Shared, inputs: Inputs, setting: Set
     lab = Laboratory(run, shared, inputs.split, setting)
     num_steps = run.num_steps // run.num_evals
     steps = index * num_steps + jnp.arange(num_steps)
-    start = carry, _low(run, carry.net)
+    start = carry, low_copy(run, carry.net)
     (carry, _), losses = jax.lax.scan(functools.partial(_step, lab, stream(inputs.key, "train")), start, steps)
     lab.net = carry.net if carry.average is None else carry.average
     scores = _scores(lab, labels, jax.random.fold_in(stream(inputs.key, "eval"), index))
     return carry, scores | {"train/loss": losses.mean(), "diverged_at": carry.diverged_at}
 
 
-def _low(run: Run, net: Any) -> Any:
-    """A copy of the network whose matrices are in the recipe's type; None where that is float32."""
+def low_copy(run: Run, net: Any) -> Any:
+    """A copy of the network whose matrices are in the recipe's type; None where that is float32.
+
+    Only for networks that say `mixed_precision`: in others, types that differ would be promoted back or refused.
+    """
     dtype = multiplied_in(getattr(run.recipe, "precision", "float32"))
-    if dtype == jnp.float32:
+    if dtype == jnp.float32 or not getattr(net, "mixed_precision", False):
         return None
-    return jax.tree.map(lambda leaf: leaf.astype(dtype) if leaf.ndim >= 2 else leaf, net)
+
+    def lower(leaf):
+        return leaf.astype(dtype) if leaf.ndim >= 2 and leaf.dtype == jnp.float32 else leaf
+
+    return jax.tree.map(lower, net)
 
 
 def _step(lab: Laboratory, key: PRNGKeyArray, carry: tuple[Carry, Any], step: Array) -> tuple[tuple[Carry, Any], Array]:
@@ -96,13 +103,14 @@ def _step(lab: Laboratory, key: PRNGKeyArray, carry: tuple[Carry, Any], step: Ar
     picked = below(key_pick, lab.split.num_train, (run.num_tasks,))
     batch = lab.draw(key_draw, lab.table[lab.split.order[picked]], run.num_points)
     loss, gradient = eqx.filter_value_and_grad(functools.partial(_loss, run))(net if low is None else low, batch)
-    gradient = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), gradient)
+    if low is not None:
+        gradient = jax.tree.map(lambda leaf, master: leaf.astype(master.dtype), gradient, net)
     updates, state = run.recipe.optimiser(run.num_steps).update(gradient, state, net)
     net = optax.apply_updates(net, updates)
     if average is not None:
         average = optax.incremental_update(net, average, 1 - getattr(run.recipe, "ema", 0.0))
     fails = (diverged_at < 0) & ~jnp.isfinite(loss)
-    return (Carry(net, state, average, jnp.where(fails, step, diverged_at)), _low(run, net)), loss
+    return (Carry(net, state, average, jnp.where(fails, step, diverged_at)), low_copy(run, net)), loss
 
 
 def _loss(run: Run, net: Any, batch: Batch) -> Array:

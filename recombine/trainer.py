@@ -4,7 +4,7 @@ A chunk is trained in lanes, the runs that share one call: all of them on a GPU,
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from recombine import device, program
-from recombine.core import require
+from recombine.core import InputError, require
 from recombine.laboratory import Setting, Shared, make_shared, make_split
 from recombine.program import Inputs
 from recombine.random import new_key
@@ -97,8 +97,11 @@ def train_chunk(
         if width == 1 or device.fits(prepared.block):
             return train(prepared, watch)
     except Exception as error:
-        if width == 1 or not device.out_of_memory(error):
+        if not device.out_of_memory(error):
             raise
+        message = "one run does not fit in the device's memory: lower its widths, num_tasks or num_eval_tasks"
+        if width == 1:
+            raise InputError(message) from error
     prepared = ready = None  # nothing may hold on to the memory of the failed attempt
     half = (width + 1) // 2
     parts = [part for part in (runs[:half], runs[half:]) if part]
@@ -134,13 +137,19 @@ def train(ready: Ready, watch: Watch = lambda _: None) -> Trained:
         watch(Progress("training", step, first.num_steps, num_runs, mean, (index + 1) / first.num_evals))
     seconds = time.perf_counter() - clock
     nets = [carry.net if carry.average is None else carry.average for _, carry in states]
-    net, setting = jax.device_get((_stack(nets), _stack([setting for setting, _ in states])))
+    stacked = jax.device_get((_stack(nets), _stack([setting for setting, _ in states])))
+    net, setting = jax.tree.map(lambda leaf: leaf[:num_runs], stacked)  # without the padding
     return Trained(rows, net, setting, ready.compile_seconds, seconds, ready.width)
 
 
 def _stack(trees: list[Any]) -> Any:
     """Trees that hold some runs each, as one tree that holds them all."""
-    return trees[0] if len(trees) == 1 else jax.tree.map(lambda *leaves: np.concatenate(leaves), *trees)
+    return trees[0] if len(trees) == 1 else jax.tree.map(lambda *leaves: _concatenate(leaves), *trees)
+
+
+def _concatenate(leaves: Sequence[Any]) -> Any:
+    is_key = jnp.issubdtype(leaves[0].dtype, jax.dtypes.prng_key)
+    return jnp.concatenate(leaves) if is_key else np.concatenate(leaves)
 
 
 def _join(halves: list[Trained]) -> Trained:

@@ -1,7 +1,15 @@
+import atexit
+import os
+import shutil
+import tempfile
 import typing
 
 from beartype import beartype
 from jaxtyping import install_import_hook
+
+# Compiled programs of the tests and of the processes that they start are shared among them, and forgotten afterwards.
+os.environ["RECOMBINE_CACHE"] = tempfile.mkdtemp(prefix="recombine-tests-")
+atexit.register(shutil.rmtree, os.environ["RECOMBINE_CACHE"], ignore_errors=True)
 
 
 def typecheck(function):

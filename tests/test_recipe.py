@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from recombine.core import InputError
-from recombine.recipe import Fast, Paper
+from recombine.recipe import Fast, Paper, multiplied_in
 from recombine.run import Run, knobs, restore, structure
 
 RNG = np.random.default_rng(0)
@@ -130,8 +130,43 @@ def test_knobs_may_be_traced(recipe):
         (Fast, {"ema": 1.0}, r"Fast\.ema must be below 1"),
         (Fast, {"ema": True}, r"Fast\.ema must be a number"),
         (Fast, {"final": -1}, r"Fast\.final"),
+        (Fast, {"precision": "half"}, r"Fast\.precision must be one of 'float32', 'bfloat16', 'auto', got 'half'"),
+        (Paper, {"precision": jnp.bfloat16}, r"Paper\.precision must be one of 'float32', 'bfloat16', 'auto'"),
     ],
 )
 def test_mistakes_are_told_by_the_fields_name(recipe, fields, message):
     with pytest.raises(InputError, match=message):
         recipe(**fields)
+
+
+def test_auto_is_float32_on_a_cpu_and_bfloat16_elsewhere(monkeypatch):
+    assert jax.default_backend() == "cpu"
+    assert multiplied_in("auto") == multiplied_in("float32") == jnp.float32
+    assert multiplied_in("bfloat16") == jnp.bfloat16
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert multiplied_in("auto") == multiplied_in("bfloat16") == jnp.bfloat16
+    assert multiplied_in("float32") == jnp.float32
+    assert (Paper().precision, Fast().precision) == ("float32", "auto"), "the paper's runs are float32"
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_paper_s_first_moment_is_kept_in_the_recipe_s_type(precision):
+    optimiser = Paper(precision=precision).optimiser(10)
+    state = optimiser.init(WEIGHTS)
+    for _ in range(2):
+        update, state = optimiser.update(WEIGHTS, state, WEIGHTS)
+    moments = optax.tree.get(state, "mu"), optax.tree.get(state, "nu")
+    assert {leaf.dtype for leaf in jax.tree.leaves(moments[0])} == {jnp.dtype(precision)}
+    assert {leaf.dtype for leaf in jax.tree.leaves(moments[1])} == {jnp.dtype("float32")}
+    assert {leaf.dtype for leaf in jax.tree.leaves(update)} == {jnp.dtype("float32")}
+
+
+def test_the_paper_s_bfloat16_updates_are_near_the_float32_ones():
+    gradients = jax.tree.map(lambda w: np.float32(RNG.normal(size=(5, *w.shape))), WEIGHTS)
+    exact, low = (
+        updates(Paper(learning_rate=0.01, precision=p), 5, gradients, WEIGHTS) for p in ("float32", "bfloat16")
+    )
+    for name in WEIGHTS:
+        # Adam's steps are of the size of the rate; a rounding of bfloat16 is 2^-9 of the momentum.
+        np.testing.assert_allclose(low[name], exact[name], atol=0.02 * 0.01, err_msg=name)
+        assert np.abs(low[name] - exact[name]).max() > 0

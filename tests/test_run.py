@@ -277,7 +277,7 @@ def test_a_run_is_described_by_flat_columns():
     assert columns["family"] == "Hyperteacher"
     assert columns["family.num_modules"] == 8
     assert columns["model.widths"] == "9x8"
-    assert columns["recipe.learning_rate"] == 0.02
+    assert columns["recipe.learning_rate"] == 0.04
     assert columns["diagnostics"] == "LinearDecodability, LinearDecodability"
     assert (columns["seed"], columns["support"]) == (4, "Random")
     for run in every_run():

@@ -315,3 +315,23 @@ def test_errors_come_before_compilation(monkeypatch, tmp_path):
         dataclasses.replace(TINY, model=rc.Identity())
     with pytest.raises(InputError, match="axis"):
         rc.sweep(TINY, seed=3)
+
+
+def test_every_structure_is_compiled_ahead_once_and_in_order(monkeypatch):
+    chunks = plan(sixteen(), max_width=4)
+    begun = []
+
+    def prepare(runs, width):
+        begun.append(structure(runs[0]))
+        return runs
+
+    monkeypatch.setattr(trainer, "prepare", prepare)
+    kinds = [structure(chunk.runs[0]) for chunk in chunks]
+    for compilers, ahead in ((2, {0, 2}), (0, set())):
+        monkeypatch.setattr(engine.device, "num_compilers", lambda n=compilers: n)
+        begun.clear()
+        given = [(chunk, ready and ready.result()) for chunk, ready in engine._prepared(chunks)]
+        assert [chunk for chunk, _ in given] == chunks
+        assert {i for i, (_, ready) in enumerate(given) if ready is not None} == ahead
+        assert all(ready is None or ready == list(chunk.runs) for chunk, ready in given)
+        assert begun == ([kinds[0], kinds[2]] if compilers else [])

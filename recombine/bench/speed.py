@@ -22,12 +22,13 @@ from recombine.cost import Work
 from recombine.encodings.few_shot import FewShot
 from recombine.models.mlp import MLP
 from recombine.recipe import Fast, Paper
-from recombine.run import Run, paper
+from recombine.run import Run, paper, to_json
 
 Row = dict[str, Any]
-# The public code on one H200 (jax 0.11.2), one run at a time, and its seconds to the published quality at that speed.
+# The public code (scale-compositionality) on one H200 with jax 0.11.2, one run at a time; its seconds to the published
+# quality are computed, 290,000 steps at that speed. Neither counts compilation, nor do ours.
 PUBLIC_STEPS, PUBLIC_SECONDS, PUBLISHED_R2 = 933, 311.0, 0.9967
-# Chosen by seen scores on seeds 100 to 102; measured on seeds from 0.
+# Chosen by seen scores on seeds from 100; measured on seeds from 0.
 TUNED = {"recipe": Fast(learning_rate=0.05, weight_decay=0.02), "num_tasks": 512, "num_points": 4}
 TUNED_FEW_SHOT = TUNED | {"recipe": Fast(learning_rate=0.015, weight_decay=0.02), "encoding": FewShot()}
 
@@ -72,7 +73,7 @@ def ceiling() -> list[Row]:
     return found
 
 
-def throughput(best: float, num_steps: int = 6000, widths: tuple[int, ...] = (24, 48)) -> list[Row]:
+def throughput(best: float, num_steps: int = 5000, widths: tuple[int, ...] = (24, 48)) -> list[Row]:
     """The paper's student and recipe, in bfloat16 and float32, at equal steps and with ever more runs in a program."""
     base = paper(num_steps=num_steps, num_evals=1, diagnostics=())
     low = dataclasses.replace(base, recipe=Paper(precision="bfloat16"))
@@ -81,16 +82,18 @@ def throughput(best: float, num_steps: int = 6000, widths: tuple[int, ...] = (24
     for width in widths:
         short = dataclasses.replace(low, num_steps=max(1, num_steps // 5))
         rates[width] = width * short.num_steps / measure(seeds(short, width)).seconds
-    note = f"{PUBLIC_STEPS} steps/s is the public code, one run at a time, on one H200"
     found = [row("Paper, float32, 12 runs", 12 * num_steps / full.seconds, "run-steps/s")]
     for width, rate in rates.items():
-        found.append(row(f"Paper, bfloat16, {width} runs", rate, "run-steps/s", ">= 9300", rate >= 9300, note))
-        found.append(row("… against the public code", rate / PUBLIC_STEPS, "x"))
-        found.append(row("… share of the ceiling", 100 * rate * Work.of(low).flops / (best * 1e12), "%"))
+        found.append(row(f"Paper, bfloat16, {width} runs", rate, "run-steps/s"))
+    rate = max(rates.values())
+    note = f"{PUBLIC_STEPS} steps/s is the public code, one run at a time, on one H200"
+    found.append(row("Paper, bfloat16, the best of these", rate, "run-steps/s", ">= 9300", rate >= 9300, note))
+    found.append(row("… against the public code", rate / PUBLIC_STEPS, "x"))
+    found.append(row("… share of the ceiling", 100 * rate * Work.of(low).flops / (best * 1e12), "%"))
     exact, rounded = last(full, "test/r2").mean(), last(fast, "test/r2").mean()
     found.append(row(f"Paper, test R2 after {num_steps:,} steps, float32", exact, "R2"))
     gap = abs(rounded - exact)
-    found.append(row("… bfloat16 differs by", gap, "R2", "<= 0.002", bool(gap <= 0.002)))
+    found.append(row("… bfloat16 differs by", gap, "in R2", "<= 0.002", bool(gap <= 0.002)))
     return found
 
 
@@ -115,7 +118,7 @@ def few_shot(num_steps: int = 16_000, num_runs: int = 4) -> list[Row]:
     seconds, r2 = trained.seconds / num_runs, last(trained, "test/r2").mean()
     return [
         row(f"FewShot, {num_steps:,} steps, {num_runs} runs: mean test R2", r2, "R2", ">= .965", bool(r2 >= 0.965)),
-        row("… seconds a run", seconds, "s", "<= 30", seconds <= 30),
+        row("… seconds a run", seconds, "s", "<= 30", bool(r2 >= 0.965) and seconds <= 30),
     ]
 
 
@@ -136,15 +139,17 @@ def decodability(run: Run, num_runs: int, num_steps: int) -> list[Row]:
 def compilation(run: Run) -> list[Row]:
     """Seconds until a program is ready: in a first process, and in a second one that finds it on disk."""
     code = (
-        "import json, sys; from recombine import trainer; from recombine.bench import speed; "
-        "runs = speed.seeds(speed.student(*json.loads(sys.argv[1])), 4); "
-        "print(trainer.prepare(runs).compile_seconds)"
+        "import json, sys; from recombine import find, run, trainer; from recombine.bench import speed; "
+        "known = {name: part for kind in find.parts().values() for name, part in kind.items()}; "
+        "base = run.from_json(json.loads(sys.argv[1]), {'Run': run.Run, **known}); "
+        "print(trainer.prepare(speed.seeds(base, 4)).compile_seconds)"
     )
     seconds = []
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"RECOMBINE_CACHE": folder, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        environment.pop("JAX_COMPILATION_CACHE_DIR", None)
         for _ in range(2):
-            called = [sys.executable, "-c", code, json.dumps([run.model.widths, run.num_steps])]  # pyright: ignore
+            called = [sys.executable, "-c", code, json.dumps(to_json(run))]
             done = subprocess.run(called, env=environment, capture_output=True, text=True, check=True)
             seconds.append(float(done.stdout.split()[-1]))
     cold, warm = seconds
@@ -167,10 +172,15 @@ def against_plain(
     for recipe in recipes or (Fast(), Paper()):
         for width in widths:
             run = dataclasses.replace(student((width,) * 3, 100, recipe), diagnostics=())
-            loop = max(plain.steps_per_second(run, seconds) for _ in range(2))
-            run = dataclasses.replace(run, num_steps=max(30, int(loop * seconds)))
-            counts = (1, num_runs) if alone else (num_runs,)
-            rates = {n: n * run.num_steps / measure(seeds(run, n)).seconds for n in counts}
+            competitor = plain.loop(run)
+            run = dataclasses.replace(run, num_steps=max(30, int(competitor(0.2) * seconds)))
+            ready = {n: trainer.prepare(seeds(run, n)) for n in ((1, num_runs) if alone else (num_runs,))}
+            loops, rates = [], dict.fromkeys(ready, 0.0)
+            for _ in range(3):  # in turn, and the best of each: other work on the machine hits both
+                loops.append(competitor(seconds))
+                for n, one in ready.items():
+                    rates[n] = max(rates[n], n * run.num_steps / trainer.train(one).seconds)
+            loop = max(loops)
             name = f"{type(recipe).__name__}, 3 layers of {width}"
             ratio = rates[num_runs] / loop
             target, met = (">= 2", ratio >= 2) if device.on_cpu() and width <= 128 else ("", None)

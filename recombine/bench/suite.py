@@ -20,10 +20,11 @@ Section = Callable[[], list[speed.Row]]
 
 
 class Suite:
-    """The sections of one machine. After a run, `rows` holds all that was measured and `cost` the fitted model."""
+    """The sections of one machine. After a run, `rows` holds what was measured and `cost` the fitted model, if any."""
 
     def __init__(self, quick: bool = False):
-        self.quick, self.cost, self.best = quick, Cost((0.0, 0.0, 0.0, 0.0), 0.0), 0.0
+        self.quick, self.best = quick, 0.0
+        self.cost: Cost | None = None
         self.rows = pd.DataFrame()
 
     def sections(self) -> dict[str, Section]:
@@ -40,11 +41,11 @@ class Suite:
             found["The paper's recipe"] = lambda: speed.throughput(self.best)
             found["Time to the published quality"] = speed.quality
             found["Few-shot encoding"] = speed.few_shot
+        found["Growth"] = lambda: self._growth(300)
         widths = (1024,) if gpu else (16, 64, 128, 256)
-        found["Against a plain loop"] = lambda: speed.against_plain(widths, 16 if gpu else 8)
         found["Decodability"] = lambda: speed.decodability(large if gpu else small, 12 if gpu else 4, 1000)
         found["Compilation"] = lambda: speed.compilation(large if gpu else small)
-        found["Growth"] = lambda: self._growth(300)
+        found["Against a plain loop"] = lambda: speed.against_plain(widths, 16 if gpu else 8)
         found["Sweeps"] = lambda: growth.linear(1000, 16 if gpu else 4)
         found["Memory"] = growth.memory
         return found

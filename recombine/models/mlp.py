@@ -4,7 +4,7 @@ A long code is multiplied into the first layer once per task, not once per point
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import equinox as eqx
 import jax
@@ -18,6 +18,8 @@ LONG = 64  # numbers in a code; a longer one is worth a product of its own
 
 class Perceptron(eqx.Module):
     """The network. Called with the points and the code of one task."""
+
+    mixed_precision: ClassVar[bool] = True  # products are in the type of the weights
 
     layers: tuple[eqx.nn.Linear, ...]
     embedding: eqx.nn.Embedding | None

@@ -1,9 +1,10 @@
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from recombine.core import Batch, InputError
-from recombine.models.mlp import MLP
+from recombine.models.mlp import LONG, MLP
 from recombine.random import new_key
 
 TRUNCATED = 0.87962566  # standard deviation of a standard normal that is cut at -2 and 2
@@ -127,3 +128,70 @@ def test_images_and_tables_are_refused(points, code):
     example = Batch(np.zeros(points), np.zeros((5, 2)), np.zeros(code), np.zeros(4))
     with pytest.raises(InputError, match=r"points \(n, d\) and a flat code"):
         MLP((6,)).init(new_key(0), example, 2)
+
+
+def plainly(net, x, code):
+    """A plain network on the concatenation [code, x] of every point, with JAX, one task at a time."""
+    code = code if net.embedding is None else net.embedding.weight[code].ravel()
+    h = jnp.concatenate([jnp.broadcast_to(code, (len(x), len(code))), x], axis=1)
+    for layer in net.layers[:-1]:
+        h = jnp.maximum(h @ layer.weight.T + layer.bias, 0)
+    return h @ net.layers[-1].weight.T + net.layers[-1].bias
+
+
+CODES = pytest.mark.parametrize(
+    ("d_code", "num_tokens"), [(4, 0), (LONG, 0), (LONG + 1, 0), (90, 0), (4, 17), (20, 17)], ids=str
+)
+
+
+def several(d_code, num_tokens):
+    """A network, and points and codes of six tasks; tokens are embedded with five numbers each."""
+    rng = np.random.default_rng(2)
+    net = filled(MLP((7, 6), tokens="embed", d_embed=5), d_code=d_code, num_tokens=num_tokens)
+    assert (net.embedding is not None) == bool(num_tokens)
+    x = rng.normal(size=(6, 5, 3)).astype(np.float32)
+    code = rng.integers(0, 17, (6, d_code)) if num_tokens else rng.normal(0, 0.3, (6, d_code)).astype(np.float32)
+    return net, x, code
+
+
+@CODES
+def test_many_tasks_at_once_equal_the_tasks_one_by_one(d_code, num_tokens):
+    net, x, code = several(d_code, num_tokens)
+    prediction, activations = jax.jit(lambda net, x, code: net.many(x, code))(net, x, code)
+    for i in range(len(x)):
+        read = net.embedding.weight[code[i]].ravel() if num_tokens else code[i]
+        *hidden, output = by_hand(net, x[i], read)
+        np.testing.assert_allclose(prediction[i], output, atol=1e-4)
+        for layer, expected in enumerate(hidden):
+            np.testing.assert_allclose(activations[f"pre{layer}"][i], expected, atol=1e-4)
+            np.testing.assert_allclose(activations[f"hidden{layer}"][i], np.maximum(expected, 0), atol=1e-4)
+        alone, of_alone = call(net, x[i], code[i])
+        np.testing.assert_allclose(alone, prediction[i], atol=1e-5)
+        assert of_alone.keys() == activations.keys()
+    assert np.abs(prediction - prediction[:1]).max() > 0.1, "the tasks differ"
+
+
+@CODES
+def test_gradients_through_many_tasks_equal_those_one_by_one(d_code, num_tokens):
+    net, x, code = jax.tree.map(jnp.asarray, several(d_code, num_tokens))
+    y = np.random.default_rng(3).normal(size=(6, 5, 2)).astype(np.float32)
+    together = jax.jit(jax.grad(lambda net: jnp.square(net.many(x, code)[0] - y).mean()))(net)
+    alone = jax.jit(jax.grad(lambda net: jnp.square(jax.vmap(lambda a, b: plainly(net, a, b))(x, code) - y).mean()))(
+        net
+    )
+    for leaf, expected in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
+        np.testing.assert_allclose(leaf, expected, atol=1e-4 * np.abs(expected).max())
+        assert np.abs(expected).max() > 1e-3
+
+
+@pytest.mark.parametrize("d_code", [4, LONG + 1], ids=["short", "long"])
+def test_products_are_in_the_type_of_the_weights(d_code):
+    net, x, code = jax.tree.map(jnp.asarray, several(d_code, 0))
+    low = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16 if leaf.ndim == 2 else jnp.float32), net)
+    text = str(jax.make_jaxpr(lambda net: net.many(x, code)[0])(low))
+    kinds = [line.split(" = ")[0].split(":")[1][:4] for line in text.splitlines() if " = dot_general[" in line]
+    assert set(kinds) == {"bf16"}
+    assert len(kinds) == (3 if d_code == 4 else 4)
+    prediction = low.many(x, code)[0]
+    assert prediction.dtype == jnp.float32
+    np.testing.assert_allclose(prediction, net.many(x, code)[0], atol=0.1)
