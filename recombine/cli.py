@@ -162,7 +162,7 @@ def bench(
     from recombine.bench.suite import Suite, shown, summary
     from recombine.core import InputError, require
 
-    require(out is None or out.parent.is_dir(), f"there is no folder {out and out.parent}: make it, or change --out")
+    require(out is None or out.parent.is_dir(), f"cannot write {out}: make its folder first, or change --out")
     suite, told = Suite(quick), Console(stderr=True)
     for frame in suite.measure(lambda title: told.print(f"measuring: {title}", style="dim")):
         table = RichTable(title=frame["section"].iloc[0], title_justify="left", show_header=False)

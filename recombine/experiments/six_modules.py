@@ -4,11 +4,13 @@ Claim: of four supports of 6 modules only "singletons + the 6-cycle of pairs" ge
 given there for a hypernetwork student); connected and spanned together are the condition that tells it apart.
 
 Command:  recombine run six_modules --scale small
-Runtime:  3 minutes on 2 cores; full: 86 s on one H200.
+Runtime:  85 s on 2 cores; full: 86 s on one H200.
 Expected: singletons_cycle best; with all-ones weights (khot) the pair-only cycle fails, having rank 5 of 6.
-Measured: full (H200, 2026-11-15): khot .32 singletons_cycle, .31 triangles, .09 singletons, .06 cycle; discrete .72
-          cycle, .67 singletons_cycle, .50 triangles, .33 singletons. So the labels do not carry over to an MLP; with
-          drawn weights it is the connected supports that lead. small: the same order, lower.
+Measured: full (H200, 2026-11-15, with Fast(0.02, 0.0) in float32, the default of that day): khot .32 singletons_cycle,
+          .31 triangles, .09 singletons, .06 cycle; discrete .72 cycle, .67 singletons_cycle, .50 triangles, .33
+          singletons. So the labels do not carry over to an MLP; with drawn weights it is the connected supports that
+          lead. small (2026-11-15, today's default): discrete .55 cycle, .53 singletons_cycle, .45 triangles, .27
+          singletons; khot .29 triangles, .28 singletons_cycle, .13 singletons, -.03 cycle.
 """
 
 from recombine import claims as ledger
