@@ -165,7 +165,7 @@ def student(widths: tuple[int, ...] | list[int], num_steps: int, recipe: Any = N
 
 
 def against_plain(
-    widths: tuple[int, ...], num_runs: int, seconds: float = 1.0, recipes: Any = None, alone: bool = True
+    best: float, widths: tuple[int, ...], num_runs: int, seconds: float = 1.0, recipes: Any = None, alone: bool = True
 ) -> list[Row]:
     """Run-steps per second of one program, and of one run alone, against the plain loop."""
     found = []
@@ -186,6 +186,8 @@ def against_plain(
             target, met = (">= 2", ratio >= 2) if device.on_cpu() and width <= 128 else ("", None)
             found.append(row(f"{name}: plain loop", loop, "steps/s"))
             found.append(row(f"… {num_runs} runs in one program", ratio, "x", target, met))
+            share = 100 * rates[num_runs] * Work.of(run).flops / (best * 1e12)
+            found.append(row("… share of the ceiling", share, "%"))
             if alone:
                 note = "no gain" if rates[1] < 1.1 * loop else ""
                 found.append(row("… one run alone", rates[1] / loop, "x", note=note))

@@ -35,7 +35,7 @@ class Suite:
         tiny = {"widths": (64,) if gpu else (32, 128), "num_runs": 16 if gpu else 4, "recipes": (Fast(),)}
         found: dict[str, Section] = {"Ceiling": self._ceiling}
         if quick:
-            found["Against a plain loop"] = lambda: speed.against_plain(**tiny, seconds=1.0, alone=False)
+            found["Against a plain loop"] = lambda: speed.against_plain(self.best, **tiny, seconds=0.7, alone=False)
             return found
         if gpu:
             found["The paper's recipe"] = lambda: speed.throughput(self.best)
@@ -45,7 +45,7 @@ class Suite:
         widths = (1024,) if gpu else (16, 64, 128, 256)
         found["Decodability"] = lambda: speed.decodability(large if gpu else small, 12 if gpu else 4, 1000)
         found["Compilation"] = lambda: speed.compilation(large if gpu else small)
-        found["Against a plain loop"] = lambda: speed.against_plain(widths, 16 if gpu else 8)
+        found["Against a plain loop"] = lambda: speed.against_plain(self.best, widths, 16 if gpu else 8)
         found["Sweeps"] = lambda: growth.linear(1000, 16 if gpu else 4)
         found["Memory"] = growth.memory
         return found
