@@ -12,6 +12,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from recombine.core import require
+
 CACHE_BYTES = 2 * 10**9  # of compiled programs on disk; the longest unused go first
 FULL = 0.9  # of the device's memory; the rest is for the allocator's gaps
 
@@ -86,7 +88,8 @@ def keep_programs() -> Path | None:
     """Keep compiled programs on disk, so that another process need not compile them again.
 
     In `$RECOMBINE_CACHE` (`off` for nowhere), or in the user's cache folder; a folder that was already chosen through
-    JAX's own settings stays.
+    JAX's own settings stays. A folder that was asked for and cannot be used is an error; the user's cache folder is
+    done without.
     """
     chosen = os.environ.get("RECOMBINE_CACHE", "")
     if jax.config.jax_compilation_cache_dir or chosen == "off":  # pyright: ignore
@@ -96,10 +99,11 @@ def keep_programs() -> Path | None:
         folder = folder if chosen else folder / "recombine"
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
-            return None
+            raise OSError("not writable")
         prune(folder, CACHE_BYTES)
-    except (OSError, RuntimeError):  # RuntimeError: there is no home
-        return None  # a cache is a comfort: without one, programs are compiled
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
+        require(not chosen, f"RECOMBINE_CACHE={chosen} cannot be used ({error}): name another folder, or off")
+        return None
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     return folder

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 from recombine import device
+from recombine.core import InputError
 
 CHILD = """
 import recombine as rc
@@ -98,14 +99,24 @@ def test_or_nowhere(untouched, monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_cannot_be_made_or_written_is_done_without(untouched, monkeypatch, tmp_path):
+def test_a_cache_folder_of_the_user_that_cannot_be_used_is_done_without(untouched, monkeypatch, tmp_path):
+    monkeypatch.delenv("RECOMBINE_CACHE")
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+        assert device.keep_programs.__wrapped__() is None
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(device.os, "access", lambda path, mode: False)  # to root every folder is writable
+    assert device.keep_programs.__wrapped__() is None
+    assert jax.config.jax_compilation_cache_dir is None
+
+
+def test_a_folder_that_was_asked_for_and_cannot_be_used_is_an_error(untouched, monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
         monkeypatch.setenv("RECOMBINE_CACHE", str(folder))
-        assert device.keep_programs.__wrapped__() is None
-    monkeypatch.setenv("RECOMBINE_CACHE", str(tmp_path / "locked"))
-    monkeypatch.setattr(device.os, "access", lambda path, mode: False)  # to root every folder is writable
-    assert device.keep_programs.__wrapped__() is None
+        with pytest.raises(InputError, match=r"RECOMBINE_CACHE=[^ ]+ cannot be used"):
+            device.keep_programs.__wrapped__()
     assert jax.config.jax_compilation_cache_dir is None
 
 
