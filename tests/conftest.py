@@ -1,9 +1,11 @@
 import atexit
 import os
 import shutil
+import sys
 import tempfile
 import typing
 
+import pytest
 from beartype import beartype
 from jaxtyping import install_import_hook
 
@@ -22,7 +24,25 @@ FOLDERS = ("families", "encodings", "models", "diagnostics")
 install_import_hook([f"recombine.{folder}" for folder in FOLDERS], f"{__name__}.typecheck")
 
 from recombine import core  # noqa: E402
+from recombine.__main__ import main  # noqa: E402
 
 # The checker asks isinstance(value, Family), which a protocol only answers when it is marked so.
 for protocol in (core.Family, core.Support, core.Encoding, core.Model, core.Lab, core.Diagnostic, core.Recipe):
     typing.runtime_checkable(protocol)
+
+
+@pytest.fixture
+def call(monkeypatch, tmp_path, capsys):
+    """The command line, in a folder of its own: arguments -> exit code, output, errors."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*args: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["recombine", *args])
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = stop.code or 0
+        return code, *capsys.readouterr()
+
+    return call

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +13,6 @@ import pytest
 
 import recombine as rc
 from recombine import device
-from recombine.__main__ import main
 from recombine.bench import plain, speed, suite
 from recombine.bench.suite import Suite, markdown, shown, summary
 
@@ -164,21 +162,10 @@ def test_the_ceiling_is_the_best_product(monkeypatch):
 
 
 @pytest.fixture
-def call(monkeypatch, tmp_path, capsys):
+def call(call, monkeypatch):
     """The command line, with a section that takes no time."""
-    monkeypatch.chdir(tmp_path)
     made = {"Beads": lambda: [speed.row("a", 1234.5, "s"), speed.row("b", float("nan"), "s", "< 1", False, "why")]}
     monkeypatch.setattr(Suite, "sections", lambda self: made if self.quick else pytest.fail("not quick"))
-
-    def call(*args: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["recombine", *args])
-        try:
-            main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        return code, *capsys.readouterr()
-
     return call
 
 

@@ -1,12 +1,9 @@
 """The command line, in this process: what it prints, its JSON, and a clean line with exit code 2 for bad input."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
-
-from recombine.__main__ import main
 
 TINY = """
 import recombine as rc
@@ -38,23 +35,6 @@ def runs(scale):
     return [rc.Run(family=rc.Hyperteacher(num_modules=6, num_hot=2, d_input=4, d_hidden=4, num_outputs=3),
         encoding=Doubled(), model=rc.MLP(widths=(8, 8)), diagnostics=(), num_steps=8, num_evals=2, num_tasks=8)]
 """
-
-
-@pytest.fixture
-def call(monkeypatch, tmp_path, capsys):
-    monkeypatch.chdir(tmp_path)
-
-    def call(*args: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["recombine", *args])
-        try:
-            main()
-            code = 0
-        except SystemExit as stop:
-            code = stop.code or 0
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 @pytest.fixture

@@ -17,18 +17,8 @@ from recombine.engine import plan
 from recombine.laboratory import make_split
 from recombine.random import new_key
 from recombine.run import identity, structure
+from tests.tiny import TINY
 
-TINY = rc.Run(
-    family=rc.Hyperteacher(num_modules=6, num_hot=2, d_input=4, d_hidden=4, num_outputs=3),
-    model=rc.MLP(widths=(8, 8)),
-    diagnostics=(),
-    num_steps=20,
-    num_evals=2,
-    num_tasks=8,
-    num_points=4,
-    num_eval_tasks=16,
-    num_eval_points=4,
-)
 PROBE = rc.LinearDecodability(num_fit=32, num_seen=32, num_test=32)
 
 
