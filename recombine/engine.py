@@ -181,12 +181,14 @@ def fit(run: Run, watch: Watch | None = None) -> Fitted:
 def fit_chunk(chunk: Chunk, watch: Watch | None = None, ready: Future[trainer.Ready] | None = None) -> list[Fitted]:
     """Train one chunk and give its networks, each with its rows."""
     trained = trainer.train_chunk(list(chunk.runs), chunk.width, lambda p: watch(chunk, p) if watch else None, ready)
+    low = getattr(trained.net, "mixed_precision", False)
+    precision: Any = getattr(chunk.runs[0].recipe, "precision", "float32") if low else "float32"
     stamp = {
         "meta/width": trained.width,
         "meta/seconds": trained.seconds / len(chunk.runs),
         "meta/compile_seconds": trained.compile_seconds,
         "meta/device": jax.devices()[0].device_kind,
-        "meta/precision": jnp.dtype(multiplied_in(getattr(chunk.runs[0].recipe, "precision", "float32"))).name,
+        "meta/precision": jnp.dtype(multiplied_in(precision)).name,
         "meta/jax": jax.__version__,
         "meta/recombine": recombine.__version__,
         "meta/date": datetime.datetime.now(datetime.UTC).date().isoformat(),

@@ -15,6 +15,7 @@ from recombine import engine, find, program, trainer
 from recombine.core import InputError, generator
 from recombine.engine import plan
 from recombine.laboratory import make_split
+from recombine.models import mlp
 from recombine.random import new_key
 from recombine.run import identity, structure
 from tests.tiny import TINY
@@ -325,3 +326,13 @@ def test_every_structure_is_compiled_ahead_once_and_in_order(monkeypatch):
         assert {i for i, (_, ready) in enumerate(given) if ready is not None} == ahead
         assert all(ready is None or ready == list(chunk.runs) for chunk, ready in given)
         assert begun == ([kinds[0], kinds[2]] if compilers else [])
+
+
+@pytest.mark.parametrize(
+    ("precision", "mixed", "told"), [("bfloat16", True, "bfloat16"), ("bfloat16", False, "float32")]
+)
+def test_rows_tell_the_type_in_which_a_network_was_really_trained(monkeypatch, precision, mixed, told):
+    monkeypatch.setattr(mlp.Perceptron, "mixed_precision", mixed)
+    program.compiled.cache_clear()
+    rows = rc.train(dataclasses.replace(TINY, recipe=rc.Fast(precision=precision)))
+    assert rows["meta/precision"].unique().tolist() == [told]
