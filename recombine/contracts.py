@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from recombine import conditions, find
-from recombine.core import Batch, InputError, Split, generator, hints, is_knob, stream
+from recombine.core import Batch, InputError, Split, examples_of, generator, hints, is_knob, stream
 from recombine.families.hyperteacher import Hyperteacher
 from recombine.laboratory import Laboratory, Setting, make_shared, make_split
 from recombine.models.mlp import MLP
@@ -226,7 +226,7 @@ def _traces(function: Callable, *args: Any) -> None:
 
 def _encoder(encoding: Any) -> Callable:
     params, world = encoding.init(KEY, SMALL), SMALL.init(KEY)
-    return lambda key, task: encoding.encode(params, key, task, lambda k, n: SMALL.sample(world, k, task, n))
+    return lambda key, task: encoding.encode(params, key, task, examples_of(SMALL, world, task))
 
 
 def _network(model: Any) -> tuple[Any, Batch]:

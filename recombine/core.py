@@ -56,8 +56,13 @@ class Split(NamedTuple):
 
 
 class Family(Protocol):
-    """What is to be learned: a set of tasks composed of modules. Optional: `extrapolation() -> rows`, tasks beyond
-    the table (more active modules, say), which are scored but never part of a split."""
+    """What is to be learned: a set of tasks composed of modules. Optional:
+
+    `extrapolation() -> rows`: tasks beyond the table (more active modules, say), scored but never part of a split;
+    `horizon`: points are the steps of episodes of this length, so a batch has a multiple of it (`episode.py`);
+    `examples(world, key, task, n) -> arrays`: what few-shot codes are made of, where `sample` would be too wide;
+    `vocabulary` (words) and `sentence(task) -> numbers of words`: the task as the family itself puts it.
+    """
 
     @property
     def num_modules(self) -> int: ...
@@ -81,7 +86,8 @@ class Support(Protocol):
 
 
 class Encoding(Protocol):
-    """How a task is told to the model. `examples(key, n)` draws fresh (x, y) pairs of the task."""
+    """How a task is told to the model, as a vector, or as a sequence of vectors (for a model that reads sequences).
+    `examples(key, n)` draws fresh (x, y) pairs of the task."""
 
     def num_tokens(self, family: Family) -> int: ...
     def init(self, key: PRNGKeyArray, family: Family) -> PyTree[Array]: ...
@@ -155,6 +161,12 @@ MARKS = {
 def kind_of(part: Any) -> str | None:
     """The kind of a part or of its class: "family", "support", … or None."""
     return next((kind for kind, marks in MARKS.items() if all(hasattr(part, mark) for mark in marks)), None)
+
+
+def examples_of(family: Family, world: PyTree[Array], task: Array) -> Callable[[PRNGKeyArray, int], Any]:
+    """The examples of a task that an encoding may draw: the family's own, or else its samples."""
+    draw = getattr(family, "examples", family.sample)
+    return lambda key, n: draw(world, key, task, n)
 
 
 def stream(key: PRNGKeyArray, name: str) -> PRNGKeyArray:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import pandas as pd
 
 from recombine import find
-from recombine.core import InputError, require
+from recombine.core import InputError, examples_of, require
 from recombine.program import fresh
 from recombine.random import new_key
 from recombine.run import Run, from_json, to_json
@@ -34,11 +34,9 @@ class Fitted:
 
     def predict(self, x: Any, task: Any, key: Any = None) -> jax.Array:
         """Predict points x of the task with the given module weights; `key` draws a few-shot code's examples."""
-
-        def examples(key, n):
-            return self.examples(task, n, key)
-
-        code = self.run.encoding.encode(self.encoding, new_key(1) if key is None else key, self._task(task), examples)
+        weights = self._task(task)
+        examples = examples_of(self.run.family, self.world, weights)
+        code = self.run.encoding.encode(self.encoding, new_key(1) if key is None else key, weights, examples)
         return self.net(jnp.asarray(x), code)[0]
 
     def save(self, folder: str | Path) -> Path:

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from recombine import conditions
-from recombine.core import Batch, Encoding, Family, Observation, Part, Split, generator, require
+from recombine.core import Batch, Encoding, Family, Observation, Part, Split, examples_of, generator, require
 from recombine.run import Run
 
 
@@ -43,10 +43,7 @@ class Laboratory:
         def one(keys, row):
             task = self.family.weigh(keys[0], row)
             x, y = self.family.sample(self.world, keys[1], task, num_points)
-
-            def examples(key, n):
-                return self.family.sample(self.world, key, task, n)
-
+            examples = examples_of(self.family, self.world, task)
             return Batch(x, y, self.encoding.encode(self.setting.encoding, keys[2], task, examples), task)
 
         return jax.vmap(one)(jax.random.split(key, (rows.shape[0], 3)), rows)

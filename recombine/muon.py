@@ -18,7 +18,10 @@ NUM_ITERATIONS = 5
 
 
 def scale_by_muon(dtype: Any = jnp.float32, momentum: float = 0.95) -> optax.GradientTransformation:
-    """Turn gradients of (out, in) matrices into orthogonal steps, longer by sqrt(out / in) for tall ones."""
+    """Turn gradients of (out, in) matrices into orthogonal steps, longer by sqrt(out / in) for tall ones.
+
+    A leaf with more axes is a stack of matrices.
+    """
 
     def init(params):
         return jax.tree.map(jnp.zeros_like, params)
@@ -31,8 +34,9 @@ def scale_by_muon(dtype: Any = jnp.float32, momentum: float = 0.95) -> optax.Gra
         steps = list(leaves)
         for shape in {leaf.shape: None for leaf in leaves}:
             places = [i for i, leaf in enumerate(leaves) if leaf.shape == shape]
-            orthogonal = orthogonalise(jnp.stack([leaves[i] for i in places]), dtype)
-            for i, step in zip(places, orthogonal * max(1, shape[0] / shape[1]) ** 0.5, strict=True):
+            stacked = jnp.stack([leaves[i] for i in places])
+            orthogonal = orthogonalise(stacked.reshape(-1, *shape[-2:]), dtype).reshape(stacked.shape)
+            for i, step in zip(places, orthogonal * max(1, shape[-2] / shape[-1]) ** 0.5, strict=True):
                 steps[i] = step
         return jax.tree.unflatten(tree, steps), state
 

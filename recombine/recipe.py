@@ -29,6 +29,15 @@ def _matrices(params):
     return jax.tree.map(lambda leaf: leaf.ndim >= 2, params)
 
 
+def _kinds(params):
+    """Which leaves are matrices that multiply. The rows of an embedding are looked up one by one: they are vectors."""
+
+    def kind(path, leaf):
+        return "muon" if leaf.ndim >= 2 and "embedding" not in jax.tree_util.keystr(path) else "adam"
+
+    return jax.tree_util.tree_map_with_path(kind, params)
+
+
 @dataclass(frozen=True)
 class Paper:
     """AdamW at a constant rate, weight decay on matrices only (paper, appendix; 300,000 steps).
@@ -51,7 +60,7 @@ class Paper:
 
 @dataclass(frozen=True)
 class Fast:
-    """Muon for matrices, Adam with Nesterov momentum for the rest, warm-up and cosine decay.
+    """Muon for matrices, Adam with Nesterov momentum for vectors (and embeddings), warm-up and cosine decay.
 
     With `ema` > 0 a running average of the network is evaluated in its place.
     """
@@ -83,5 +92,4 @@ class Fast:
             optax.scale_by_learning_rate(schedule),
         )
         adam = optax.adam(schedule, nesterov=True)
-        kinds = lambda params: jax.tree.map(lambda leaf: "muon" if leaf.ndim == 2 else "adam", params)  # noqa: E731
-        return optax.partition({"muon": muon, "adam": adam}, kinds)
+        return optax.partition({"muon": muon, "adam": adam}, _kinds)

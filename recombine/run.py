@@ -39,7 +39,7 @@ from recombine.models.mlp import MLP
 from recombine.recipe import Fast, Paper
 from recombine.supports.random import Random
 
-NUMERICS = 2  # raise it when a change to the trainer changes results: older rows are then never taken for new ones
+NUMERICS = 3  # raise it when a change to the trainer changes results: older rows are then never taken for new ones
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,14 @@ class Run:
             self.num_steps % self.num_evals == 0,
             f"num_steps={self.num_steps} must be a multiple of num_evals={self.num_evals}",
         )
+        horizon = getattr(self.family, "horizon", 1)
+        for name in ("num_points", "num_eval_points"):
+            value = getattr(self, name)
+            require(
+                value % horizon == 0,
+                f"{name}={value} must be a multiple of {horizon}: {type(self.family).__name__}'s points come in "
+                f"episodes of {horizon} steps",
+            )
         for kind in ("family", "support", "encoding", "model", "recipe"):
             part = getattr(self, kind)
             frozen = getattr(type(part), "__dataclass_params__", None)
