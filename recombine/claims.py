@@ -6,7 +6,9 @@ Nothing is typed in by hand: each experiment's `claims(rows)` computes its numbe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,30 @@ class Claim:
         if not self.holds:
             return "not reproduced"
         return "better" if self.better else "reproduced"
+
+
+def last(rows: pd.DataFrame) -> Any:
+    """The last evaluation of every run: what most claims are about."""
+    return rows[rows["step"] == rows.groupby("run")["step"].transform("max")].copy()
+
+
+def needed(tasks: Iterable[float], shares: Iterable[float], target: float) -> float:
+    """How many tasks it takes to reach a target: where the curve through the measured points last crosses it, on a
+    logarithmic axis. Infinity where the most tasks do not reach it; the fewest where they already do."""
+    points = sorted(zip(tasks, shares, strict=True))
+    reached = math.inf
+    for (few, low), (many, high) in reversed(list(itertools.pairwise(points))):
+        if high < target:
+            break
+        reached = few
+        if low < target:
+            return float(few * (many / few) ** ((target - low) / (high - low)))
+    return float(reached)
+
+
+def ratio(tasks: float, others: float) -> float | None:
+    """How many times as many; infinity where only the second number is known, None where not even that."""
+    return None if math.isinf(others) else tasks / others
 
 
 def ledger(experiments: Mapping[str, Any], results: Path) -> pd.DataFrame:

@@ -16,13 +16,16 @@ import numpy as np
 from recombine import conditions, find
 from recombine.core import Batch, InputError, Split, examples_of, generator, hints, is_knob, stream
 from recombine.families.hyperteacher import Hyperteacher
-from recombine.laboratory import Laboratory, Setting, make_shared, make_split
+from recombine.laboratory import Laboratory, Setting, make_shared, make_split, predict
 from recombine.models.mlp import MLP
+from recombine.program import low_copy
 from recombine.random import new_key
+from recombine.recipe import Fast
 from recombine.run import Run, label
 
 SMALL = Hyperteacher(num_modules=6, num_hot=2, d_input=4, d_hidden=4, num_outputs=3)
 KEY = new_key(0)
+ROUGHLY = 0.05  # of the largest prediction: bfloat16 rounds by 0.4%, a few layers of it by some percent
 Contract = Callable[[Any], None]
 
 
@@ -164,7 +167,40 @@ def model_traces(model: Any) -> None:
     _same(net, _network(model)[0])
     xs = jnp.stack([batch.x, 2 * batch.x])
     _traces(lambda x, code: net(x, code)[0], xs, jnp.stack([batch.code, batch.code]))
-    _finite(jax.grad(lambda net: jnp.square(net(batch.x, batch.code)[0] - batch.y).mean())(net))
+    _finite(jax.jit(jax.grad(lambda net: jnp.square(net(batch.x, batch.code)[0] - batch.y).mean()))(net))
+
+
+def model_many(model: Any) -> None:
+    """Where its network has `many`, tasks together give what they give one by one."""
+    net, batch = _network(model)
+    if not hasattr(net, "many"):
+        return
+    x, code = jnp.stack([batch.x, -batch.x, batch.x]), jnp.stack([batch.code, batch.code, batch.code[::-1]])
+    together, *alone = jax.jit(lambda net: (net.many(x, code), *map(net, x, code)))(net)
+    names = set(alone[0][1])
+    assert set(together[1]) == names, f"`many` names its activations {sorted(together[1])}, one task {sorted(names)}"
+    alone = jax.tree.map(lambda *leaves: jnp.stack(leaves), *alone)
+    _same(together, alone, 1e-4, "`many` gave other numbers than one task at a time")
+
+
+def model_low_precision(model: Any) -> None:
+    """Where its network says mixed_precision, bfloat16 matrices give nearly the same numbers and finite gradients."""
+    net, batch = _network(model)
+    low = low_copy(Run(recipe=Fast(precision="bfloat16")), net)
+    if low is None:
+        return
+    batch = jax.tree.map(lambda leaf: leaf[None], batch)
+
+    def loss(net):
+        prediction, activations = predict(net, batch)
+        return jnp.square(prediction - batch.y).mean(), (prediction, activations)
+
+    # Compiled as one: operation by operation would take most of a minute for a deep network.
+    (_, (prediction, activations)), slope = jax.jit(jax.value_and_grad(loss, has_aux=True))(low)
+    _finite((prediction, activations, slope))
+    expected = predict(net, batch)[0]
+    error = float(jnp.abs(prediction - expected).max() / (jnp.abs(expected).max() + 1e-6))
+    assert error < ROUGHLY, f"with bfloat16 matrices predictions are off by {error:.0%}: add and normalise in float32"
 
 
 def diagnostic_measures(diagnostic: Any) -> None:
@@ -198,7 +234,7 @@ CONTRACTS: dict[str, list[Contract]] = {
     "family": [constructs, knobs_are_floats, family_table, family_is_pure, family_traces, family_scores],
     "support": [constructs, knobs_are_floats, support_splits, support_keeps_guarantees],
     "encoding": [constructs, knobs_are_floats, encoding_codes, encoding_traces],
-    "model": [constructs, knobs_are_floats, model_shapes, model_traces],
+    "model": [constructs, knobs_are_floats, model_shapes, model_traces, model_many, model_low_precision],
     "diagnostic": [constructs, knobs_are_floats, diagnostic_measures],
     "recipe": [constructs, knobs_are_floats, recipe_learns],
 }
@@ -208,10 +244,10 @@ def _leaves(tree: Any) -> list:
     return jax.tree.leaves(tree)
 
 
-def _same(one: Any, other: Any, tolerance: float = 0) -> None:
+def _same(one: Any, other: Any, tolerance: float = 0, message: str = "the same input gave other numbers") -> None:
     for a, b in zip(_leaves(one), _leaves(other), strict=True):
-        same = np.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
-        assert same, "the same input gave other numbers"
+        assert np.shape(a) == np.shape(b), f"{message}: shapes {np.shape(a)} and {np.shape(b)}"
+        assert np.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True), message
 
 
 def _finite(tree: Any) -> None:

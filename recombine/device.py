@@ -4,6 +4,7 @@ where compiled programs are kept between processes."""
 import concurrent.futures
 import contextlib
 import functools
+import math
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -63,8 +64,20 @@ def num_compilers() -> int:
 
 def fits(compiled: Any) -> bool:
     """Whether a compiled program has room in the device's memory, as far as that is known."""
-    limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+    limit = _device_bytes()
     return limit is None or needed_bytes(compiled) <= FULL * limit
+
+
+def total_bytes() -> int | None:
+    """The memory that programs share, the device's or else the host's, where it is known."""
+    pages = ("SC_PHYS_PAGES", "SC_PAGE_SIZE")
+    if _device_bytes() is None and on_cpu() and set(pages) <= set(getattr(os, "sysconf_names", ())):
+        return math.prod(map(os.sysconf, pages))
+    return _device_bytes()
+
+
+def _device_bytes() -> int | None:
+    return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
 
 
 def needed_bytes(compiled: Any) -> int:

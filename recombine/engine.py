@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import pandas as pd
 
 import recombine
-from recombine import cost, device, trainer
+from recombine import cost, device, program, trainer
 from recombine.core import InputError, require
 from recombine.fitted import Fitted
 from recombine.laboratory import make_split
@@ -38,6 +38,14 @@ class Chunk(NamedTuple):
 Watch = Callable[[Chunk, trainer.Progress], None]
 MAX_WIDTH = 16  # runs in a chunk on a CPU, whose rows are written together
 MAX_WIDTH_GPU = 64  # enough to fill the device at any size (docs/results/bench.md); halved where memory is short
+
+
+# What to lower when memory is short; the keys are those of `program.least_bytes`.
+REMEDIES = {
+    "the network and its optimiser": "the model's widths, or the length of the code (num_pairs of FewShot)",
+    "a batch of tasks": "num_tasks, num_points, or the width of the observation or of the code",
+    "the tasks of an evaluation": "num_eval_tasks, num_eval_points, or the width of the observation or of the code",
+}
 
 
 class Here(concurrent.futures.Executor):
@@ -99,7 +107,7 @@ def train(
     # A run whose network is wanted but was not kept is trained again; its rows stay the ones that it has.
     finished = {name for name in written if keep is None or (Path(keep) / name / "run.json").exists()}
     chunks = [c for c in plan(runs, max_width) if not {identity(run) for run in c.runs} <= finished]
-    check_supports(run for chunk in chunks for run in chunk.runs)
+    check_runs(run for chunk in chunks for run in chunk.runs)
     if table is not None:
         table.check_writable()
         table.note(max_width=max_width)
@@ -174,7 +182,7 @@ def train_chunk(
 
 def fit(run: Run, watch: Watch | None = None) -> Fitted:
     """Train one run and give its network."""
-    check_supports([run])
+    check_runs([run])
     return fit_chunk(Chunk((run,), 1), watch)[0]
 
 
@@ -202,8 +210,18 @@ def fit_chunk(chunk: Chunk, watch: Watch | None = None, ready: Future[trainer.Re
     return fitted
 
 
-def check_supports(runs: Iterable[Run]) -> None:
-    """Refuse a sweep with a support that cannot be satisfied, before anything is compiled."""
+def check_runs(runs: Iterable[Run]) -> None:
+    """Refuse a sweep with parts that do not go together, before anything is compiled: a code that the model cannot
+    read, arrays beyond the memory, a support that cannot be satisfied."""
+    runs = list(runs)
+    for run in {structure(run): run for run in runs}.values():
+        needs, limit = program.least_bytes(run), device.total_bytes()
+        most = max(needs, key=lambda what: needs[what])
+        require(
+            limit is None or sum(needs.values()) <= limit,
+            f"one run needs at least {sum(needs.values()) / 1e9:.3g} GB, most of it for {most}, and there are only "
+            f"{(limit or 0) / 1e9:.3g}: lower {REMEDIES[most]}",
+        )
     kinds = {(run.family, run.support, run.frac_test, run.seed): run for run in runs}
     modules = {family: family.modules(family.tasks()) for family in {run.family for run in kinds.values()}}
     for run in kinds.values():

@@ -6,6 +6,7 @@ evaluation; progress, Ctrl-C and writing happen in between.
 
 import collections
 import functools
+import math
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -61,11 +62,36 @@ def _start(blank: Run, shared: Shared, inputs: Inputs) -> tuple[Setting, Carry]:
 
 def fresh(run: Run) -> tuple[Any, Any, Any]:
     """An untrained network, world and encoding of a run: what a saved one is read into."""
-    table = run.family.tasks()[:1]
+    _, setting, carry = _alone(run)
+    return carry.net, setting.world, setting.encoding
+
+
+def _alone(run: Run) -> tuple[Laboratory, Setting, Carry]:
+    """A run outside any sweep, with one task: enough for its shapes and for what it draws."""
+    table = jnp.asarray(run.family.tasks()[:1])
+    shared = Shared(table, {}, table, {})
     split = Split(jnp.zeros(1, int), jnp.int32(1), jnp.int32(0))
     inputs = Inputs(new_key(run.seed), {name: jnp.asarray(v) for name, v in knobs(run).items()}, split)
-    setting, carry = _start(structure(run), Shared(jnp.asarray(table), {}, jnp.asarray(table), {}), inputs)
-    return carry.net, setting.world, setting.encoding
+    setting, carry = _start(structure(run), shared, inputs)
+    return Laboratory(run, shared, split, setting), setting, carry
+
+
+def least_bytes(run: Run) -> dict[str, int]:
+    """Memory that one run cannot do without, by what it is for; found from shapes alone."""
+
+    def shapes():
+        lab, _, carry = _alone(run)
+        return carry, *(lab.draw(new_key(0), lab.table, n) for n in (run.num_points, run.num_eval_points))
+
+    carry, batch, evaluated = (
+        sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+        for tree in jax.eval_shape(shapes)
+    )
+    return {
+        "the network and its optimiser": carry,
+        "a batch of tasks": run.num_tasks * batch,
+        "the tasks of an evaluation": 2 * run.num_eval_tasks * evaluated,
+    }
 
 
 def _block(blank: Run, labels: Any, shared: Shared, inputs: Inputs, setting: Setting, carry: Carry, index: Array):

@@ -22,7 +22,7 @@ from recombine.core import InputError, require
 from recombine.table import Table, replace
 
 PLACES = ("seen", "test", "LinearDecodability/deepest/test")
-SCORES = [f"{place}/{score}" for score in ("r2", "accuracy") for place in PLACES]
+SCORES = [f"{place}/{score}" for score in ("r2", "accuracy", "trajectory_accuracy") for place in PLACES]
 MAX_LINES = 500
 
 
@@ -112,6 +112,11 @@ def results_table(rows: pd.DataFrame) -> pd.DataFrame:
     last = rows.groupby("run").tail(1)
     described = [name for name in last if "/" not in name and name not in ("run", "step")]
     swept = [name for name in described if len(last[name].drop_duplicates()) > 1]
+    # Fields that only some parts have are left out where the runs differ without them: the part's name says it.
+    for name in [name for name in reversed(swept) if last[name].isna().any()]:
+        others = [other for other in swept if other != name]
+        if len(last[others].drop_duplicates()) == len(last[swept].drop_duplicates()):
+            swept = others
     scores = [name for name in SCORES if name in last]
     ordered = last.sort_values(swept or ["run"], key=_sortable)
     return ordered.loc[:, ["run", *swept, *scores]]

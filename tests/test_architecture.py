@@ -37,6 +37,7 @@ ORDER = [
     "contracts",
     "setting",
     "figure",
+    "film",
     "report",
     "claims",
     "experiments",

@@ -13,8 +13,9 @@ import pytest
 
 import recombine as rc
 from recombine import device
-from recombine.bench import plain, speed, suite
+from recombine.bench import plain, sampling, speed, suite
 from recombine.bench.suite import Suite, markdown, shown, summary
+from recombine.random import new_key
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 TINY = rc.Run(
@@ -238,3 +239,29 @@ def test_the_committed_table_reaches_the_targets():
     assert value("Decodability", "probe of all layers") < 2
     assert not table["reached"].eq(False).any(), "and no other target is missed"
     assert table[table["target"] != ""]["reached"].notna().all()
+
+
+def test_a_familys_stand_in_has_its_shapes_and_costs_nothing():
+    family = rc.PreferenceGrid(num_modules=4, num_hot=2, num_features=4)
+    free = sampling.Free(family)
+    task, world = jnp.ones(4), family.init(new_key(0))
+    for real, cheap in zip(
+        family.sample(world, new_key(1), task, 8), free.sample(world, new_key(1), task, 8), strict=True
+    ):
+        assert (real.shape, real.dtype) == (cheap.shape, cheap.dtype)
+    drawn = [free.sample(world, new_key(seed), task, 8)[0] for seed in range(8)]
+    assert len({float(x[0, 0]) for x in drawn}) > 1, "a constant could be simplified away"
+    assert dataclasses.replace(TINY, family=free, num_points=8, num_eval_points=8).family is free
+
+
+def test_drawing_alone_is_measured():
+    assert sampling.draws(TINY, num_runs=2, num_steps=3) > 0
+
+
+def test_what_bounds_training_is_told(monkeypatch):
+    rates = iter([100.0, 150.0])
+    monkeypatch.setattr(sampling, "_rate", lambda run, num_runs: next(rates))
+    monkeypatch.setattr(sampling, "draws", lambda *_: 120.0)
+    trained, learned, drawn = sampling.preference(10, 2)
+    assert (trained["value"], learned["value"], drawn["value"]) == (100, 150, 120)
+    assert trained["note"].startswith("drawing bounds it")

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from recombine.claims import Claim, ledger
+from recombine.claims import Claim, last, ledger, needed, ratio
 from recombine.core import InputError
 from recombine.table import Table
 
@@ -70,3 +70,29 @@ def test_results_of_an_older_version_are_named(tmp_path):
     Table(tmp_path / "done.parquet").append(pd.DataFrame({"run": ["a"], "test/accuracy": [0.5]}))
     with pytest.raises(InputError, match=r"done\.parquet has no column 'test/r2'.*recombine run done"):
         ledger({"done": SimpleNamespace(claims=claims)}, tmp_path)
+
+
+def test_the_last_evaluation_of_every_run():
+    rows = pd.DataFrame({"run": ["a", "a", "b", "b"], "step": [5, 10, 20, 40], "value": [1, 2, 3, 4]})
+    assert last(rows)["value"].tolist() == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("shares", "expected"),
+    [
+        ((0.5, 0.8, 1.0), 40.0),  # .9 is halfway from .8 (at 20) to 1 (at 80): the geometric mean
+        ((0.95, 0.96, 1.0), 10.0),  # already the fewest are enough
+        ((0.5, 0.6, 0.7), np.inf),
+        ((0.95, 0.8, 1.0), 40.0),  # a dip: only what comes after it counts
+    ],
+)
+def test_tasks_needed(shares, expected):
+    np.testing.assert_allclose(needed([10, 20, 80], shares, 0.9), expected)
+    np.testing.assert_allclose(needed([80, 10, 20], [shares[2], *shares[:2]], 0.9), expected)
+
+
+def test_ratios_of_tasks():
+    assert ratio(30, 10) == 3
+    assert ratio(np.inf, 10) == np.inf
+    assert ratio(10, np.inf) is None
+    assert ratio(np.inf, np.inf) is None

@@ -2,6 +2,9 @@
 
 import dataclasses
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import pytest
 
 from recombine import contracts, find
@@ -56,3 +59,68 @@ class Leaky:
 def test_a_broken_promise_is_found():
     with pytest.raises(AssertionError, match="balanced"):
         contracts.support_keeps_guarantees(Leaky())
+
+
+class Line(eqx.Module):
+    """A linear network that is right, or wrong in one way."""
+
+    mixed_precision = True
+
+    weight: jax.Array
+    fault: str = eqx.field(static=True)
+
+    def __call__(self, x, code):
+        h = jnp.concatenate([x, jnp.broadcast_to(code, (len(x), len(code)))], axis=1)
+        eps = jnp.finfo(self.weight.dtype).eps
+        h = (h.astype(self.weight.dtype) @ self.weight.T).astype(jnp.float32)
+        if self.fault == "types":  # a loop whose carry changes its type
+            h, _ = jax.lax.scan(lambda h, _: (h.astype(self.weight.dtype), None), h, length=1)
+        if self.fault == "epsilon":
+            h = h / jnp.sqrt(1 + 100 * eps)
+        return h, {"output": h} | ({"hidden": h + jnp.log(0.005 - eps)} if self.fault == "log" else {})
+
+    def many(self, x, code):
+        code = jnp.broadcast_to(code[:1], code.shape) if self.fault == "code" else code
+        prediction, activations = jax.vmap(self)(x, code)
+        if self.fault == "shape":
+            prediction = prediction[:, :1]
+        return prediction, {"logits": prediction} if self.fault == "names" else activations
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear:
+    """The model of such a network."""
+
+    fault: str = ""
+
+    def init(self, key, example, num_outputs, num_tokens=0, world=None):
+        d_input = example.x.shape[1] + example.code.shape[0]
+        return Line(jax.random.normal(key, (num_outputs, d_input)), self.fault)
+
+
+def test_a_sound_network_keeps_every_promise():
+    for contract in contracts.CONTRACTS["model"]:
+        contract(Linear if contract is contracts.constructs else Linear())
+
+
+@pytest.mark.parametrize(
+    ("fault", "contract", "message"),
+    [
+        ("code", contracts.model_many, "`many` gave other numbers"),
+        ("shape", contracts.model_many, r"`many` gave other numbers.*shapes \(3, 1, 3\) and \(3, 8, 3\)"),
+        ("names", contracts.model_many, r"`many` names its activations \['logits'\], one task \['output'\]"),
+        ("types", contracts.model_low_precision, "carry"),
+        ("epsilon", contracts.model_low_precision, "predictions are off by 25%"),
+        ("log", contracts.model_low_precision, "not finite"),
+    ],
+)
+def test_a_network_that_breaks_a_promise_is_found(fault, contract, message):
+    with pytest.raises(TypeError if fault == "types" else AssertionError, match=message):
+        contract(Linear(fault))
+
+
+def test_a_network_without_many_or_mixed_precision_promises_nothing(monkeypatch):
+    monkeypatch.setattr(Line, "mixed_precision", False)
+    monkeypatch.delattr(Line, "many")
+    contracts.model_many(Linear("code"))
+    contracts.model_low_precision(Linear("epsilon"))

@@ -101,6 +101,12 @@ def test_the_table_has_a_line_per_run_and_only_what_differs(tmp_path):
     assert lines[-1] == ["128", "random", "0.0006", "0.990", "0.985", "0.988"]
 
 
+def test_fields_that_only_some_parts_have_are_left_out_unless_they_tell_runs_apart():
+    runs = {"run": ["a", "b", "c"], "step": 1, "model": ["MLP", "Net", "Net"], "model.widths": ["8", None, None]}
+    runs |= {"model.norm": [None, "layer", "none"], "seed": [0, 0, 0], "test/r2": [0.1, 0.2, 0.3]}
+    assert list(report.results_table(pd.DataFrame(runs))) == ["run", "model", "model.norm", "test/r2"]
+
+
 def test_a_lone_run_is_told_by_its_name(tmp_path):
     table = Table(tmp_path)
     table.append(pd.DataFrame({"run": ["abc"], "step": [1], "width": [8], "test/accuracy": [-0.0001]}))

@@ -40,7 +40,13 @@ def every_run():
     yield Run()
     for kind, classes in find.parts().items():
         for cls in classes.values():
-            yield Run(diagnostics=(cls(),)) if kind == "diagnostic" else Run(**{kind: cls()})
+            yield Run(diagnostics=(cls(),)) if kind == "diagnostic" else with_part(Run(), kind, cls())
+
+
+def with_part(run, kind, part):
+    """The run with another part; where points come in episodes, with so many of them."""
+    points = dict.fromkeys(("num_points", "num_eval_points"), part.horizon) if hasattr(part, "horizon") else {}
+    return dataclasses.replace(run, **{kind: part}, **points)
 
 
 def others(value, hint):
@@ -50,7 +56,7 @@ def others(value, hint):
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int):
-        return [value + 1, 2 * value]
+        return [value + 1, 2 * value, value - 1]
     if isinstance(value, float):
         return [value / 2 + 1e-6]
     if value is None:
@@ -130,7 +136,7 @@ def test_the_identity_tells_all_runs_apart():
                     dataclasses.replace(run, diagnostics=(new,)) for d in part for _, new in variations(d)
                 )
             elif dataclasses.is_dataclass(part):
-                runs |= dict.fromkeys(dataclasses.replace(run, **{name: new}) for _, new in variations(part))
+                runs |= dict.fromkeys(with_part(run, name, new) for _, new in variations(part))
     for run in runs:
         seen.setdefault(identity(run), []).append(run)
     assert all(len(alike) == 1 for alike in seen.values())

@@ -11,7 +11,7 @@ import pandas as pd
 
 import recombine
 from recombine import device
-from recombine.bench import growth, speed
+from recombine.bench import growth, sampling, speed
 from recombine.cost import Cost
 from recombine.recipe import Fast
 from recombine.run import Run, paper
@@ -41,6 +41,7 @@ class Suite:
             found["The paper's recipe"] = lambda: speed.throughput(self.best)
             found["Time to the published quality"] = speed.quality
             found["Few-shot encoding"] = speed.few_shot
+        found["Preference grid"] = lambda: sampling.preference(1000 if gpu else 100, 48 if gpu else 4)
         found["Growth"] = lambda: self._growth(300)
         widths = (1024,) if gpu else (16, 64, 128, 256)
         found["Decodability"] = lambda: speed.decodability(large if gpu else small, 12 if gpu else 4, 1000)

@@ -33,7 +33,7 @@ def runs(scale: str) -> list[Run]:
 
 
 def _last(rows):
-    last = rows[rows["step"] == rows["step"].max()].copy()
+    last = ledger.last(rows)
     last["width"] = last["model.widths"].str.split("x").str[0].astype(int)
     last["held out"] = last["frac_test"].map("{:.0%} held out".format)
     return last

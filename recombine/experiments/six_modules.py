@@ -37,7 +37,7 @@ def runs(scale: str) -> list[Run]:
 
 
 def _last(rows):
-    last = rows[rows["step"] == rows["step"].max()].copy()
+    last = ledger.last(rows)
     last["trained on"] = last["support.combinations"].map(NAMES)
     last["weights"] = last["family.weights"]
     return last

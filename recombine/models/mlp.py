@@ -1,5 +1,7 @@
 """A plain multilayer perceptron on [code, x]: the paper's student. ReLU, LeCun truncated-normal kernels, zero biases.
 
+    h <- act(norm(W h + b)),   from the second hidden layer on with `residual`   h <- h + act(norm(W h + b))
+
 A long code is multiplied into the first layer once per task, not once per point: W [code, x] = W_c code + W_x x.
 """
 
@@ -15,6 +17,9 @@ from recombine.core import Batch, check, require, stream
 
 LONG = 64  # numbers in a code; a longer one is worth a product of its own
 
+Activation = Literal["relu", "gelu", "silu", "tanh"]
+FUNCTIONS = {"relu": jax.nn.relu, "gelu": jax.nn.gelu, "silu": jax.nn.silu, "tanh": jnp.tanh}  # gelu: tanh formula
+
 
 class Perceptron(eqx.Module):
     """The network. Called with the points and the code of one task."""
@@ -23,11 +28,15 @@ class Perceptron(eqx.Module):
 
     layers: tuple[eqx.nn.Linear, ...]
     embedding: eqx.nn.Embedding | None
+    norms: tuple[eqx.nn.LayerNorm | eqx.nn.RMSNorm, ...] = ()  # one for each hidden layer, or none
+    activation: Activation = eqx.field(static=True, default="relu")
+    residual: bool = eqx.field(static=True, default=False)
 
     def __call__(
         self, x: Float[Array, "n I"], code: Shaped[Array, " code"]
     ) -> tuple[Float[Array, "n O"], dict[str, Array]]:
-        """Predict every point; also give each hidden layer before (`pre0`, …) and after (`hidden0`, …) its ReLU."""
+        """Predict every point; also give what enters each hidden layer's nonlinearity, `pre0`, …, and what the layer
+        gives, `hidden0`, …"""
         return jax.tree.map(lambda leaf: leaf[0], self.many(x[None], code[None]))
 
     def many(
@@ -47,7 +56,11 @@ class Perceptron(eqx.Module):
             pre = _product(first.weight[:, len(code) :], x) + jnp.repeat(of_task, n, axis=1)
         activations = {}
         for i, layer in enumerate(rest):
-            h = jax.nn.relu(pre)
+            if self.norms:  # in float32, whatever the type of the weights: adding the bias has made it so
+                pre = jax.vmap(self.norms[i], in_axes=1, out_axes=1)(pre)
+            h = FUNCTIONS[self.activation](pre)
+            if self.residual and i > 0:
+                h = activations[f"hidden{i - 1}"] + h
             activations |= {f"pre{i}": pre, f"hidden{i}": h}
             pre = _product(layer.weight, h) + jnp.asarray(layer.bias)[:, None]
         activations["output"] = pre
@@ -62,16 +75,27 @@ def _product(weight: Array, h: Array) -> Array:
 
 @dataclass(frozen=True)
 class MLP:
-    """`widths` are the hidden layers. Integer codes are read as plain floats, or embedded with `tokens="embed"`."""
+    """`widths` are the hidden layers. Integer codes are read as plain floats, or embedded with `tokens="embed"`.
+
+    `normalisation` is of each hidden layer before its nonlinearity, across its units, with a learned gain (and shift
+    for `layer`).
+    """
 
     widths: tuple[int, ...] = (1024, 1024, 1024, 1024)
     tokens: Literal["float", "embed"] = "float"
     d_embed: int = 16
+    activation: Activation = "relu"
+    normalisation: Literal["none", "layer", "rms"] = "none"
+    residual: bool = False
 
     def __post_init__(self):
         check(self, d_embed=1)
         require(len(self.widths) > 0, "MLP.widths must name at least one hidden layer, (128, 128) say")
         require(min(self.widths) >= 1, f"MLP.widths must all be at least 1, got {self.widths}")
+        require(
+            not self.residual or len(set(self.widths)) == 1,
+            f"MLP.residual adds a layer to the one before it: make all widths equal, got {self.widths}",
+        )
 
     def init(
         self,
@@ -84,7 +108,7 @@ class MLP:
         """Draw a network for points and codes of the example's shape."""
         require(
             getattr(example.x, "ndim", 0) == 2 and example.code.ndim == 1,
-            "MLP reads points (n, d) and a flat code: choose an encoding that gives a vector",
+            "MLP reads points (n, d) and a flat code: choose an encoding that gives a vector, not a sequence",
         )
         embedding, d_code = None, example.code.shape[0]
         if num_tokens and self.tokens == "embed":
@@ -93,7 +117,12 @@ class MLP:
         sizes = (d_code + example.x.shape[1], *self.widths, num_outputs)
         keys = jax.random.split(stream(key, "layers"), len(sizes) - 1)
         layers = tuple(_dense(k, i, o) for k, i, o in zip(keys, sizes[:-1], sizes[1:], strict=True))
-        return Perceptron(layers, embedding)
+        norms = ()
+        if self.normalisation == "layer":
+            norms = tuple(eqx.nn.LayerNorm(width) for width in self.widths)
+        if self.normalisation == "rms":
+            norms = tuple(eqx.nn.RMSNorm(width, use_bias=False) for width in self.widths)
+        return Perceptron(layers, embedding, norms, self.activation, self.residual)
 
 
 def _dense(key: PRNGKeyArray, d_in: int, d_out: int) -> eqx.nn.Linear:

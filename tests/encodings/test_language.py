@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 from recombine.encodings.language import Language
+from recombine.families.goal_grid import GoalGrid
 from recombine.families.hyperteacher import Hyperteacher
 from recombine.random import new_key
 
@@ -54,3 +55,13 @@ def test_words_are_whole_numbers_below_the_vocabulary():
 def test_read_as_floats_a_sentence_is_an_affine_copy_of_the_task():
     task = np.array([0.5, 0, 0.6, 1.0])
     np.testing.assert_allclose((np.array(sentence(task)[1::2]) - 5) / 10, task)
+
+
+def test_a_family_with_a_sentence_of_its_own_says_that():
+    family = GoalGrid(num_mazes=2)
+    task = family.modules(np.array([[3, 1, 0, 4]]))[0].astype(np.float32)
+    speaker = Language().init(new_key(0), family)
+    words = np.asarray(jax.jit(lambda task: Language().encode(speaker, new_key(0), task, None))(task))
+    assert Language().num_tokens(family) == len(family.vocabulary) == 7 + 4 + 5 + 2 + 5
+    spoken = " ".join(family.vocabulary[word] for word in words)
+    assert spoken == "In the bottom-right quadrant, find and throw the clock in maze 1."

@@ -59,6 +59,68 @@ def test_it_is_a_plain_network_on_code_and_point_together(widths):
         np.testing.assert_array_equal(activations[f"hidden{i}"], np.maximum(activations[f"pre{i}"], 0))
 
 
+FUNCTIONS = {
+    "relu": lambda h: np.maximum(h, 0),
+    "gelu": lambda h: h / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (h + 0.044715 * h**3))),
+    "silu": lambda h: h / (1 + np.exp(-h)),
+    "tanh": np.tanh,
+}
+
+
+def with_options(model, net, x, code):
+    """The hidden layers' inputs and results and the output for one point, in float64, written out from the options."""
+    h, pre, hidden = np.concatenate([code, x]).astype(np.float64), [], []
+    for i in range(len(model.widths)):
+        u = np.float64(net.layers[i].weight) @ h + np.float64(net.layers[i].bias)
+        if model.normalisation == "layer":
+            u = (u - u.mean()) / np.sqrt(u.var() + 1e-5) * net.norms[i].weight + net.norms[i].bias
+        if model.normalisation == "rms":
+            u = u / np.sqrt(np.mean(u**2) + 1e-5) * net.norms[i].weight
+        activated = FUNCTIONS[model.activation](u)
+        h = h + activated if model.residual and i > 0 else activated
+        pre.append(u)
+        hidden.append(h)
+    return pre, hidden, np.float64(net.layers[-1].weight) @ h + np.float64(net.layers[-1].bias)
+
+
+@pytest.mark.parametrize(
+    ("activation", "normalisation", "residual"),
+    [
+        ("gelu", "none", False),
+        ("silu", "layer", False),
+        ("tanh", "rms", False),
+        ("relu", "none", True),
+        ("relu", "layer", True),
+        ("gelu", "rms", True),
+    ],
+)
+def test_options_of_the_hidden_layers(activation, normalisation, residual):
+    model = MLP((7, 7, 7), activation=activation, normalisation=normalisation, residual=residual)
+    net, rng = filled(model), np.random.default_rng(1)
+    x, code = rng.normal(size=(2, 5, 3)).astype(np.float32), rng.normal(size=(2, 4)).astype(np.float32)
+    prediction, activations = jax.jit(lambda net, x, code: net.many(x, code))(net, x, code)
+    for task, point in np.ndindex(2, 5):
+        pre, hidden, output = with_options(model, net, x[task, point], code[task])
+        np.testing.assert_allclose(prediction[task, point], output, atol=1e-4)
+        for i in range(3):
+            np.testing.assert_allclose(activations[f"pre{i}"][task, point], pre[i], atol=1e-4)
+            np.testing.assert_allclose(activations[f"hidden{i}"][task, point], hidden[i], atol=1e-4)
+
+
+def test_normalisations_start_as_nothing_but_normalisations():
+    per_layer = {"none": 0, "layer": 2, "rms": 1}
+    nets = jax.jit(lambda: {name: drawn(MLP((7, 6), normalisation=name)) for name in per_layer})()
+    for name, net in nets.items():
+        assert [leaf.shape for leaf in jax.tree.leaves(net.norms)] == [(7,)] * per_layer[name] + [(6,)] * per_layer[
+            name
+        ]
+        for norm in net.norms:
+            np.testing.assert_array_equal(norm.weight, np.ones(norm.shape))
+            assert norm.bias is None or not norm.bias.any()
+        for layer, plain in zip(net.layers, nets["none"].layers, strict=True):
+            np.testing.assert_array_equal(layer.weight, plain.weight)
+
+
 def test_kernels_are_lecun_truncated_normal_and_biases_zero():
     net = jax.jit(lambda: drawn(MLP((100, 400)), d_input=20, d_code=80, num_outputs=30))()
     assert all(isinstance(leaf, jax.Array) and leaf.dtype == np.float32 for leaf in jax.tree.leaves(net))
@@ -111,6 +173,10 @@ def test_float_codes_are_never_embedded():
         ({"widths": 8}, r"MLP\.widths must be whole numbers, 128,128 say, got 8"),
         ({"tokens": "words"}, r"MLP\.tokens must be one of 'float', 'embed', got 'words'"),
         ({"d_embed": 0}, r"MLP\.d_embed must be at least 1, got 0"),
+        ({"activation": "sine"}, r"MLP\.activation must be one of 'relu', 'gelu', 'silu', 'tanh', got 'sine'"),
+        ({"normalisation": "batch"}, r"MLP\.normalisation must be one of 'none', 'layer', 'rms', got 'batch'"),
+        ({"residual": 1}, r"MLP\.residual must be True or False, got 1"),
+        ({"residual": True, "widths": (8, 8, 9)}, r"MLP\.residual .* make all widths equal, got \(8, 8, 9\)"),
     ],
 )
 def test_mistakes_are_told_by_the_fields_name(fields, message):
@@ -188,10 +254,26 @@ def test_gradients_through_many_tasks_equal_those_one_by_one(d_code, num_tokens)
 def test_products_are_in_the_type_of_the_weights(d_code):
     net, x, code = jax.tree.map(jnp.asarray, several(d_code, 0))
     low = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16 if leaf.ndim == 2 else jnp.float32), net)
-    text = str(jax.make_jaxpr(lambda net: net.many(x, code)[0])(low))
-    kinds = [line.split(" = ")[0].split(":")[1][:4] for line in text.splitlines() if " = dot_general[" in line]
-    assert set(kinds) == {"bf16"}
-    assert len(kinds) == (3 if d_code == 4 else 4)
+    assert types(low, x, code, "dot_general") == ["bf16"] * (3 if d_code == 4 else 4)
     prediction = low.many(x, code)[0]
     assert prediction.dtype == jnp.float32
     np.testing.assert_allclose(prediction, net.many(x, code)[0], atol=0.1)
+
+
+def types(net, x, code, operation):
+    """The types in which an operation is done, each time it is."""
+    text = str(jax.make_jaxpr(lambda net: net.many(x, code)[0])(net))
+    return [line.split(" = ")[0].split(":")[1][:4] for line in text.splitlines() if f" = {operation}" in line]
+
+
+@pytest.mark.parametrize("normalisation", ["layer", "rms"])
+def test_normalisations_are_in_float32_whatever_the_type_of_the_weights(normalisation):
+    _, x, code = jax.tree.map(jnp.asarray, several(4, 0))
+    net = jax.tree.map(jnp.asarray, filled(MLP((7, 7), normalisation=normalisation, residual=True)))
+    low = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16 if leaf.ndim == 2 else jnp.float32), net)
+    assert types(low, x, code, "dot_general") == ["bf16"] * 3
+    assert [*types(low, x, code, "rsqrt"), *types(low, x, code, "sqrt")] == ["f32["] * 2
+    (_, expected), (_, found) = jax.jit(lambda: (net.many(x, code), low.many(x, code)))()
+    for name, h in found.items():
+        assert h.dtype == jnp.float32
+        np.testing.assert_allclose(h, expected[name], atol=0.03 * np.abs(expected[name]).max())
