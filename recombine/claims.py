@@ -69,7 +69,7 @@ def needed(tasks: Iterable[float], shares: Iterable[float], target: float) -> fl
 
 def ratio(tasks: float, others: float) -> float | None:
     """How many times as many; infinity where only the second number is known, None where not even that."""
-    return None if math.isinf(others) else tasks / others
+    return None if math.isinf(others) else float(tasks / others)
 
 
 def ledger(experiments: Mapping[str, Any], results: Path) -> pd.DataFrame:

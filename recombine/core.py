@@ -102,9 +102,15 @@ class Encoding(Protocol):
 
 class Model(Protocol):
     """What learns. `init` gives an equinox module called as `net(x, code) -> (prediction, activations)`, one task at
-    a time. Optional: `loss(net, batch, score)`, where training is more than `score(...)["loss"]`; a net's `many`, the
-    same for all tasks of a batch at once; a net's `mixed_precision = True`, where it works with matrices of a lower
-    type than the rest (`weight @ h.astype(weight.dtype)`)."""
+    a time. Optional:
+
+    `loss(net, batch, score)`, where training is more than `score(...)["loss"]`;
+    `together = True`, where a point's prediction depends on the points beside it: evaluation then shows as many at a
+    time as training did;
+    a net's `many`, the same for all tasks of a batch at once;
+    a net's `mixed_precision = True`, where it works with matrices of a lower type than the rest
+    (`weight @ h.astype(weight.dtype)`).
+    """
 
     def init(
         self,

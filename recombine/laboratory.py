@@ -58,7 +58,8 @@ class Laboratory:
     def look(self, key: PRNGKeyArray, rows: Array, net: Any = None) -> Observation:
         """Fresh samples of the given rows, and what a network makes of them."""
         batch = self.draw(key, rows, self.run.num_eval_points)
-        return Observation(batch, *predict(self.net if net is None else net, batch))
+        at_once = self.run.num_points if getattr(self.run.model, "together", False) else self.run.num_eval_points
+        return Observation(batch, *predict(self.net if net is None else net, batch, at_once))
 
     def observe(self, key: PRNGKeyArray, part: Part, n: int, net: Any = None) -> Observation:
         """Fresh samples of n tasks of a part, and what a network makes of them."""
@@ -66,9 +67,16 @@ class Laboratory:
         return self.look(key_draw, self.table[self.pick(key_pick, part, n)], net)
 
 
-def predict(net: Any, batch: Batch) -> tuple[Any, dict[str, Array]]:
-    """What a network makes of all tasks of a batch: its own `many` where it has one, otherwise one by one."""
-    return (net.many if hasattr(net, "many") else jax.vmap(net))(batch.x, batch.code)
+def predict(net: Any, batch: Batch, at_once: int | None = None) -> tuple[Any, dict[str, Array]]:
+    """What a network makes of all tasks of a batch: its own `many` where it has one, otherwise one by one.
+
+    With `at_once` it is shown so many points of a task at a time.
+    """
+    tasks, n = jax.tree.leaves(batch.x)[0].shape[:2]
+    at_once = at_once or n
+    x = jax.tree.map(lambda leaf: leaf.reshape(-1, at_once, *leaf.shape[2:]), batch.x)
+    found = (net.many if hasattr(net, "many") else jax.vmap(net))(x, jnp.repeat(batch.code, n // at_once, axis=0))
+    return jax.tree.map(lambda leaf: leaf.reshape(tasks, -1, *leaf.shape[2:]), found)
 
 
 def below(key: PRNGKeyArray, n: Array | int, shape: tuple[int, ...]) -> Int[Array, "..."]:

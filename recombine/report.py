@@ -113,7 +113,7 @@ def results_table(rows: pd.DataFrame) -> pd.DataFrame:
     described = [name for name in last if "/" not in name and name not in ("run", "step")]
     swept = [name for name in described if len(last[name].drop_duplicates()) > 1]
     # Fields that only some parts have are left out where the runs differ without them: the part's name says it.
-    for name in [name for name in reversed(swept) if last[name].isna().any()]:
+    for name in [name for name in reversed(swept) if bool(last[name].isna().any())]:
         others = [other for other in swept if other != name]
         if len(last[others].drop_duplicates()) == len(last[swept].drop_duplicates()):
             swept = others

@@ -89,6 +89,11 @@ class Run:
                 f"{name}={value} must be a multiple of {horizon}: {type(self.family).__name__}'s points come in "
                 f"episodes of {horizon} steps",
             )
+        require(
+            not getattr(self.model, "together", False) or self.num_eval_points % self.num_points == 0,
+            f"num_eval_points={self.num_eval_points} must be a multiple of num_points={self.num_points}: "
+            f"{type(self.model).__name__} sees the points of a task together, as many at a time as in training",
+        )
         for kind in ("family", "support", "encoding", "model", "recipe"):
             part = getattr(self, kind)
             frozen = getattr(type(part), "__dataclass_params__", None)
