@@ -203,6 +203,14 @@ def model_low_precision(model: Any) -> None:
     assert error < ROUGHLY, f"with bfloat16 matrices predictions are off by {error:.0%}: add and normalise in float32"
 
 
+def model_points_apart(model: Any) -> None:
+    """A point's prediction depends on no other point, unless the model says `together = True`."""
+    net, batch = _network(model)
+    if not getattr(model, "together", False):
+        last = net(batch.x, batch.code)[0][-1:]
+        assert np.allclose(net(batch.x[-1:], batch.code)[0], last, atol=1e-4), "write together: ClassVar[bool] = True"
+
+
 def diagnostic_measures(diagnostic: Any) -> None:
     """It gives numbers, or vectors named with a *, the same for the same key."""
     lab = _laboratory()
@@ -234,7 +242,8 @@ CONTRACTS: dict[str, list[Contract]] = {
     "family": [constructs, knobs_are_floats, family_table, family_is_pure, family_traces, family_scores],
     "support": [constructs, knobs_are_floats, support_splits, support_keeps_guarantees],
     "encoding": [constructs, knobs_are_floats, encoding_codes, encoding_traces],
-    "model": [constructs, knobs_are_floats, model_shapes, model_traces, model_many, model_low_precision],
+    "model": [constructs, knobs_are_floats, model_shapes, model_traces, model_many, model_low_precision]
+    + [model_points_apart],
     "diagnostic": [constructs, knobs_are_floats, diagnostic_measures],
     "recipe": [constructs, knobs_are_floats, recipe_learns],
 }

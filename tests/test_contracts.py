@@ -75,6 +75,8 @@ class Line(eqx.Module):
         h = (h.astype(self.weight.dtype) @ self.weight.T).astype(jnp.float32)
         if self.fault == "types":  # a loop whose carry changes its type
             h, _ = jax.lax.scan(lambda h, _: (h.astype(self.weight.dtype), None), h, length=1)
+        if self.fault == "mean":
+            h = h - h.mean(axis=0)
         if self.fault == "epsilon":
             h = h / jnp.sqrt(1 + 100 * eps)
         return h, {"output": h} | ({"hidden": h + jnp.log(0.005 - eps)} if self.fault == "log" else {})
@@ -112,6 +114,7 @@ def test_a_sound_network_keeps_every_promise():
         ("types", contracts.model_low_precision, "carry"),
         ("epsilon", contracts.model_low_precision, "predictions are off by 25%"),
         ("log", contracts.model_low_precision, "not finite"),
+        ("mean", contracts.model_points_apart, "write together"),
     ],
 )
 def test_a_network_that_breaks_a_promise_is_found(fault, contract, message):
