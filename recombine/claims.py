@@ -57,14 +57,14 @@ def needed(tasks: Iterable[float], shares: Iterable[float], target: float) -> fl
     """How many tasks it takes to reach a target: where the curve through the measured points last crosses it, on a
     logarithmic axis. Infinity where the most tasks do not reach it; the fewest where they already do."""
     points = sorted(zip(tasks, shares, strict=True))
-    reached = math.inf
+    if not points or not points[-1][1] >= target:  # also where it is NaN
+        return math.inf
     for (few, low), (many, high) in reversed(list(itertools.pairwise(points))):
-        if high < target:
-            break
-        reached = few
+        if math.isnan(low):
+            return float(many)
         if low < target:
             return float(few * (many / few) ** ((target - low) / (high - low)))
-    return float(reached)
+    return float(points[0][0])
 
 
 def ratio(tasks: float, others: float) -> float | None:

@@ -16,6 +16,7 @@ import numpy as np
 from recombine.core import require
 
 CACHE_BYTES = 2 * 10**9  # of compiled programs on disk; the longest unused go first
+CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 FULL = 0.9  # of the device's memory; the rest is for the allocator's gaps
 
 
@@ -69,11 +70,14 @@ def fits(compiled: Any) -> bool:
 
 
 def total_bytes() -> int | None:
-    """The memory that programs share, the device's or else the host's, where it is known."""
+    """The memory that programs share, the device's or else the host's (or its container's), where it is known."""
     pages = ("SC_PHYS_PAGES", "SC_PAGE_SIZE")
-    if _device_bytes() is None and on_cpu() and set(pages) <= set(getattr(os, "sysconf_names", ())):
-        return math.prod(map(os.sysconf, pages))
-    return _device_bytes()
+    if _device_bytes() is not None or not on_cpu() or not set(pages) <= set(getattr(os, "sysconf_names", ())):
+        return _device_bytes()
+    limits = [math.prod(map(os.sysconf, pages))]
+    with contextlib.suppress(OSError, ValueError):  # no container, or one without a limit ("max")
+        limits.append(int(CONTAINER_LIMIT.read_text()))
+    return min(limits)
 
 
 def _device_bytes() -> int | None:

@@ -220,7 +220,7 @@ def check_runs(runs: Iterable[Run]) -> None:
         require(
             limit is None or sum(needs.values()) <= limit,
             f"one run needs at least {sum(needs.values()) / 1e9:.3g} GB, most of it for {most}, and there are only "
-            f"{(limit or 0) / 1e9:.3g}: lower {REMEDIES[most]}",
+            f"{(limit or 0) / 1e9:.3g} GB: lower {REMEDIES[most]}",
         )
     kinds = {(run.family, run.support, run.frac_test, run.seed): run for run in runs}
     modules = {family: family.modules(family.tasks()) for family in {run.family for run in kinds.values()}}

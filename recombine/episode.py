@@ -22,7 +22,11 @@ def normalise(x: Float[Array, "n d"]) -> Float[Array, "n d"]:
 
 
 def score(prediction: Float[Array, "n A"], y: Int[Array, " n"], horizon: int) -> dict[str, Array]:
-    """Cross-entropy and accuracy over the steps that count, and the fraction of episodes without a mistake."""
+    """Cross-entropy and accuracy over the steps that count, and the fraction of episodes without a mistake.
+
+    Of one task: the trainer averages tasks, so that a short episode weighs as much as a long one. (The public code
+    weighs every step of a batch the same.)
+    """
     counts = y != PADDING
     target = jnp.where(counts, y, 0)
     log_p = jnp.take_along_axis(jax.nn.log_softmax(prediction), target[:, None], axis=1)[:, 0]

@@ -37,8 +37,9 @@ class Fitted:
         weights = self._task(task)
         examples = examples_of(self.run.family, self.world, weights)
         code = self.run.encoding.encode(self.encoding, new_key(1) if key is None else key, weights, examples)
-        at_once = self.run.num_points if getattr(self.run.model, "together", False) else len(x)
         x = jnp.asarray(x)
+        require(len(x) > 0, "there are no points to predict: give at least one")
+        at_once = self.run.num_points if getattr(self.run.model, "together", False) else len(x)
         return jnp.concatenate([self.net(x[i : i + at_once], code)[0] for i in range(0, len(x), at_once)])
 
     def save(self, folder: str | Path) -> Path:

@@ -17,7 +17,7 @@ import optax
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from recombine import device
-from recombine.core import Batch, Split, stream
+from recombine.core import Batch, Family, Split, stream
 from recombine.laboratory import Laboratory, Setting, Shared, below, predict
 from recombine.random import new_key
 from recombine.recipe import multiplied_in
@@ -68,12 +68,17 @@ def fresh(run: Run) -> tuple[Any, Any, Any]:
 
 def _alone(run: Run) -> tuple[Laboratory, Setting, Carry]:
     """A run outside any sweep, with one task: enough for its shapes and for what it draws."""
-    table = jnp.asarray(run.family.tasks()[:1])
+    table = jnp.asarray(_first_task(run.family))
     shared = Shared(table, {}, table, {})
     split = Split(jnp.zeros(1, int), jnp.int32(1), jnp.int32(0))
     inputs = Inputs(new_key(run.seed), {name: jnp.asarray(v) for name, v in knobs(run).items()}, split)
     setting, carry = _start(structure(run), shared, inputs)
     return Laboratory(run, shared, split, setting), setting, carry
+
+
+@functools.lru_cache(maxsize=32)
+def _first_task(family: Family) -> np.ndarray:
+    return family.tasks()[:1].copy()  # without a view's whole table behind it
 
 
 def least_bytes(run: Run) -> dict[str, int]:

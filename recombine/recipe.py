@@ -33,7 +33,8 @@ def _kinds(params):
     """Which leaves are matrices that multiply. The rows of an embedding are looked up one by one: they are vectors."""
 
     def kind(path, leaf):
-        return "muon" if leaf.ndim >= 2 and "embedding" not in jax.tree_util.keystr(path) else "adam"
+        embeds = any(getattr(entry, "name", "") == "embedding" for entry in path)
+        return "muon" if leaf.ndim >= 2 and not embeds else "adam"
 
     return jax.tree_util.tree_map_with_path(kind, params)
 

@@ -54,7 +54,7 @@ def test_a_model_for_another_family():
 def test_arrays_beyond_the_memory(monkeypatch, changes, most):
     monkeypatch.setattr(device, "total_bytes", lambda: 5 * 10**7)
     with pytest.raises(
-        InputError, match=f"one run needs at least .* GB, most of it for {most}, and there are only 0.05"
+        InputError, match=f"one run needs at least .* GB, most of it for {most}, and there are only 0.05 GB"
     ):
         rc.train([dataclasses.replace(TINY, **changes)])
 
@@ -69,8 +69,13 @@ def test_what_is_needed_is_counted_from_shapes():
     assert needs["a batch of tasks"] == 8 * 4 * (4 * 7 + 6 + 6)
 
 
-def test_the_memory_of_this_machine_is_known():
+def test_the_memory_of_this_machine_is_known(monkeypatch, tmp_path):
     assert device.total_bytes() > 10**8
+    monkeypatch.setattr(device, "CONTAINER_LIMIT", tmp_path / "memory.max")
+    host = device.total_bytes()
+    for text, expected in (("max", host), ("123456", 123456), (str(10 * host), host)):
+        device.CONTAINER_LIMIT.write_text(text)
+        assert device.total_bytes() == expected
 
 
 def test_a_fitting_sweep_passes():

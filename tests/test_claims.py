@@ -91,6 +91,14 @@ def test_tasks_needed(shares, expected):
     np.testing.assert_allclose(needed([80, 10, 20], [shares[2], *shares[:2]], 0.9), expected)
 
 
+def test_tasks_needed_at_the_edges():
+    assert needed([10], [1.0], 0.9) == 10
+    assert needed([], [], 0.9) == np.inf
+    assert needed([10, 20], [np.nan, np.nan], 0.9) == np.inf
+    assert needed([10, 20], [0.1, np.nan], 0.9) == np.inf
+    assert needed([10, 20], [np.nan, 1.0], 0.9) == 20
+
+
 def test_ratios_of_tasks():
     assert ratio(30, 10) == 3
     assert ratio(np.inf, 10) == np.inf

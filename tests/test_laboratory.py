@@ -64,3 +64,5 @@ def test_a_fitted_network_predicts_as_many_at_a_time_too():
     x, _ = fitted.examples(task, 10)
     alone = jnp.concatenate([fitted.predict(x[i : i + 4], task) for i in (0, 4, 8)])
     np.testing.assert_allclose(fitted.predict(x, task), alone, atol=1e-6)
+    with pytest.raises(InputError, match="no points to predict"):
+        fitted.predict(x[:0], task)

@@ -135,3 +135,13 @@ def test_no_gradient_is_no_step(dtype):
     found = updates(scale_by_muon(dtype), {str(shape): np.zeros((2, *shape), np.float32) for shape in SHAPES})
     for update in found.values():
         np.testing.assert_array_equal(update, 0)
+
+
+def test_a_leaf_of_three_axes_is_a_stack_of_matrices():
+    rng = np.random.default_rng(0)
+    stack = jnp.asarray(rng.normal(size=(3, 6, 4)), jnp.float32)
+    step = scale_by_muon()
+    whole, _ = step.update({"w": stack}, step.init({"w": stack}))
+    singles = {str(i): matrix for i, matrix in enumerate(stack)}
+    alone, _ = step.update(singles, step.init(singles))
+    np.testing.assert_allclose(whole["w"], jnp.stack(list(alone.values())), atol=1e-5)

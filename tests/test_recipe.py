@@ -6,7 +6,10 @@ import numpy as np
 import optax
 import pytest
 
-from recombine.core import InputError
+from recombine import recipe
+from recombine.core import Batch, InputError
+from recombine.models.mlp import MLP
+from recombine.random import new_key
 from recombine.recipe import Fast, Paper, multiplied_in
 from recombine.run import Run, knobs, restore, structure
 
@@ -170,3 +173,15 @@ def test_the_paper_s_bfloat16_updates_are_near_the_float32_ones():
         # Adam's steps are of the size of the rate; a rounding of bfloat16 is 2^-9 of the momentum.
         np.testing.assert_allclose(low[name], exact[name], atol=0.02 * 0.01, err_msg=name)
         assert np.abs(low[name] - exact[name]).max() > 0
+
+
+def test_embeddings_learn_by_adam_and_matrices_by_muon():
+    example = Batch(jnp.zeros((4, 3)), jnp.zeros((4, 2)), jnp.zeros(5, jnp.int32), jnp.zeros(5))
+    net = MLP(widths=(8,), tokens="embed", d_embed=4).init(new_key(0), example, 2, num_tokens=7)
+    kinds = recipe._kinds(net)
+    assert kinds.embedding.weight == "adam"
+    assert [(layer.weight, layer.bias) for layer in kinds.layers] == [("muon", "adam")] * 2
+    assert recipe._kinds({"stack": jnp.zeros((3, 4, 5)), "embedding_like": jnp.zeros((2, 2))}) == {
+        "stack": "muon",
+        "embedding_like": "muon",
+    }

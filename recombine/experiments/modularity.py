@@ -5,11 +5,11 @@ Claim: a plain MLP generalises compositionally without any modular design, given
 
 Four students of the same tasks: an MLP; a hypernetwork as published, with a LayerNorm on the code, and without it; and
 the hyperteacher's own structure, learned. The control gives the last one a code in which tasks are no sums
-(IntervalShuffle): structure that is wrong must fail, where the MLP does not mind.
+(IntervalShuffle): structure that is wrong must fail where an MLP, given enough tasks, does not.
 
 Command:  recombine run modularity --scale small
 Runtime:  RUNTIME
-Expected: the oracle needs the fewest tasks; the MLP comes near it with half of the tasks.
+Expected: structure needs fewer tasks; the MLP comes near it with half of the tasks.
 Measured: MEASURED
 """
 

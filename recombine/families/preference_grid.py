@@ -36,7 +36,6 @@ def _neighbours() -> np.ndarray:
 
 
 NEIGHBOURS = _neighbours()
-UNROLL = 1
 
 
 class Layout(NamedTuple):
@@ -81,7 +80,11 @@ class PreferenceGrid:
     def __post_init__(self):
         check(self, num_features=1, num_objects=1, horizon=1, discount=0)
         khot.check_sizes(self)
-        require(self.discount <= 1, f"PreferenceGrid.discount must be at most 1, got {self.discount}")
+        require(
+            self.discount < 1,
+            f"PreferenceGrid.discount must be below 1, got {self.discount}: at 1 waiting, which ends the episode, is "
+            "as good as moving",
+        )
         require(
             self.num_objects <= MAX_OBJECTS,
             f"{self.num_objects} objects make too many states to plan in: set num_objects to {MAX_OBJECTS} or fewer",
@@ -135,7 +138,8 @@ class PreferenceGrid:
     ) -> tuple[Float[Array, "n c"], Float[Array, "n A"]]:
         """Pairs for a few-shot code: n random states, compactly, and the one-hot action in each.
 
-        `horizon` states of one layout, then of the next. None is padding, as half the steps of episodes would be.
+        `horizon` states of one layout, then of the next, each as if all steps were left. None is padding, as a
+        quarter of the steps of episodes would be.
         """
 
         def of_layout(key):
@@ -151,7 +155,7 @@ class PreferenceGrid:
         return episode.normalise(episode.end_to_end(seen, n)), episode.end_to_end(action, n)
 
     def score(self, prediction: Float[Array, "n A"], y: Int[Array, " n"]) -> dict[str, Array]:
-        """Cross-entropy, accuracy by step and over whole episodes."""
+        """Cross-entropy and accuracy of the steps of an episode, and of episodes as a whole (see `episode.score`)."""
         return episode.score(prediction, y, self.horizon)
 
     def play(self, world: Float[Array, "M F"], key: PRNGKeyArray, task: Float[Array, " M"]) -> Episode:
@@ -172,7 +176,7 @@ class PreferenceGrid:
             return (after, present & (stays | (layout.cells != after)), stays), seen
 
         begin = layout.start, jnp.ones(self.num_objects, bool), jnp.bool_(False)
-        _, steps = jax.lax.scan(step, begin, jnp.arange(self.horizon), unroll=UNROLL)
+        _, steps = jax.lax.scan(step, begin, jnp.arange(self.horizon))
         return Episode(layout, *steps, optimum=entered[0, jnp.asarray(NEIGHBOURS)[layout.start], -1].max())
 
     def gap(self, world: Float[Array, "M F"], key: PRNGKeyArray, task: Float[Array, " M"]) -> Float[Array, "2"]:
@@ -187,7 +191,7 @@ class PreferenceGrid:
 
         A state is a cell and the subset of objects still there, a number whose bits are the objects.
         """
-        values = (task @ world)[layout.features]
+        values = (task[:, None] * world).sum(axis=0)[layout.features]  # not a product of matrices: exact on a GPU too
         here = layout.cells == jnp.arange(NUM_CELLS)[:, None]
         subsets = jnp.arange(2**self.num_objects)
         taken = here[:, None, :] & self._bits(subsets)
@@ -196,10 +200,11 @@ class PreferenceGrid:
 
         def backup(entered, _):
             worth = entered[NEIGHBOURS].max(axis=1)
-            return gains + self.discount * jnp.take_along_axis(worth, left, axis=1), entered
+            entered = gains + self.discount * jnp.take_along_axis(worth, left, axis=1)
+            return entered, entered
 
-        _, entered = jax.lax.scan(backup, gains, length=self.horizon, unroll=UNROLL)
-        return entered[::-1], gains
+        _, later = jax.lax.scan(backup, gains, length=self.horizon - 1)
+        return jnp.concatenate([gains[None], later])[::-1], gains
 
     def _draw(self, key: PRNGKeyArray) -> Layout:
         key_cells, key_features = jax.random.split(key)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 
 from recombine.core import Batch, check, require, stream
+from recombine.layer import linear
 
 LONG = 64  # numbers in a code; a longer one is worth a product of its own
 
@@ -116,17 +117,10 @@ class MLP:
             d_code *= self.d_embed
         sizes = (d_code + example.x.shape[1], *self.widths, num_outputs)
         keys = jax.random.split(stream(key, "layers"), len(sizes) - 1)
-        layers = tuple(_dense(k, i, o) for k, i, o in zip(keys, sizes[:-1], sizes[1:], strict=True))
+        layers = tuple(linear(k, i, o) for k, i, o in zip(keys, sizes[:-1], sizes[1:], strict=True))
         norms = ()
         if self.normalisation == "layer":
             norms = tuple(eqx.nn.LayerNorm(width) for width in self.widths)
         if self.normalisation == "rms":
             norms = tuple(eqx.nn.RMSNorm(width, use_bias=False) for width in self.widths)
         return Perceptron(layers, embedding, norms, self.activation, self.residual)
-
-
-def _dense(key: PRNGKeyArray, d_in: int, d_out: int) -> eqx.nn.Linear:
-    # Equinox draws uniform kernels and biases; the paper's are truncated normal and zero.
-    layer = eqx.nn.Linear(d_in, d_out, key=key)
-    weight = jax.nn.initializers.lecun_normal(in_axis=1, out_axis=0)(key, (d_out, d_in))
-    return eqx.tree_at(lambda ls: (ls.weight, ls.bias), layer, (weight, jnp.zeros(d_out)))

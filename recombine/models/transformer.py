@@ -13,9 +13,10 @@ from typing import ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree, Shaped
 
 from recombine.core import Batch, check, require, stream
+from recombine.layer import linear
 
 EPSILON = 1e-6  # of the layer norms: the published code's, where equinox has 1e-5
 
@@ -36,8 +37,10 @@ class Block(eqx.Module):
     narrow: eqx.nn.Linear
 
     @functools.partial(jax.jit, static_argnums=2)  # so that all blocks are traced once
-    def __call__(self, h: Float[Array, "tokens d"], tasks: int) -> Float[Array, "tokens d"]:
-        """Let every token look at itself and at those before it in its task."""
+    def __call__(
+        self, h: Float[Array, "tokens d"], tasks: int, mask: Bool[Array, "1 1 length length"] | None
+    ) -> Float[Array, "tokens d"]:
+        """Let every token look at itself and at those before it in its task that the mask allows."""
         normed = _normed(self.norm_attention, h)
         shape = tasks, len(h) // tasks, -1, self.rotary.embedding_size
         queries, keys, values = (_mapped(to, normed).reshape(shape) for to in (self.queries, self.keys, self.values))
@@ -45,7 +48,7 @@ class Block(eqx.Module):
         heads = turn(_normed(self.norm_queries, queries)), turn(_normed(self.norm_keys, keys)), values
         # Two more products, in the type of the weights; the softmax between them is float32.
         low = (head.astype(self.values.weight.dtype) for head in heads)
-        h = h + _mapped(self.attended, jax.nn.dot_product_attention(*low, is_causal=True).reshape(h.shape))
+        h = h + _mapped(self.attended, jax.nn.dot_product_attention(*low, mask=mask, is_causal=True).reshape(h.shape))
         return h + _mapped(self.narrow, jax.nn.gelu(_mapped(self.widen, _normed(self.norm_feedforward, h))))
 
 
@@ -60,6 +63,7 @@ class Decoder(eqx.Module):
     blocks: tuple[Block, ...]
     norm: eqx.nn.LayerNorm
     readout: eqx.nn.Linear
+    apart: bool = eqx.field(static=True, default=False)
 
     def __call__(
         self, x: Float[Array, "n I"], code: Shaped[Array, "*code"]
@@ -78,11 +82,13 @@ class Decoder(eqx.Module):
         else:
             first = _mapped(self.of_code, code.reshape(tasks, -1, code.shape[-1]))  # pyright: ignore
         h = jnp.concatenate([first, _mapped(self.of_point, x)], axis=1)
-        shape, activations = h.shape, {}
+        shape, activations, mask = h.shape, {}, None
+        if self.apart:  # what is looked at is part of the code, or the token itself
+            mask = ((jnp.arange(shape[1]) < shape[1] - n) | jnp.eye(shape[1], dtype=bool))[None, None]
         # Tokens of all tasks are the rows of one matrix: with an axis for tasks XLA copies twice as often.
         h = h.reshape(-1, shape[-1])
         for i, block in enumerate(self.blocks):
-            h = block(h, tasks)
+            h = block(h, tasks, mask)
             activations[f"block{i}"] = h.reshape(shape)[:, -n:]
         activations["output"] = _mapped(self.readout, _normed(self.norm, h.reshape(shape)[:, -n:]))
         return activations["output"], activations
@@ -101,14 +107,21 @@ def _mapped(layer: eqx.nn.Linear, h: Array) -> Array:
 
 @dataclass(frozen=True)
 class Transformer:
-    """A flat code is one token; of a sequence, every vector or word is one. Words are embedded."""
+    """A flat code is one token; of a sequence, every vector or word is one. Words are embedded.
 
-    together: ClassVar[bool] = True  # a point looks at those before it
+    With `apart` points do not see each other: a point sees the code and itself, as the points of an MLP do.
+    """
 
     num_layers: int = 4
     d_model: int = 256
     num_heads: int = 4
     d_ff: int = 1024
+    apart: bool = False
+
+    @property
+    def together(self) -> bool:
+        """Whether a point looks at those before it."""
+        return not self.apart
 
     def __post_init__(self):
         check(self, num_layers=1, d_model=1, num_heads=1, d_ff=1)
@@ -141,20 +154,21 @@ class Transformer:
         if words:
             embedding = eqx.nn.Embedding(num_tokens, self.d_model, key=stream(key, "embedding"))
         else:
-            of_code = _dense(stream(key, "code"), code.shape[-1], self.d_model)
+            of_code = linear(stream(key, "code"), code.shape[-1], self.d_model, use_bias=False)
         return Decoder(
             embedding,
             of_code,
-            _dense(stream(key, "point"), x.shape[1], self.d_model, use_bias=True),
+            linear(stream(key, "point"), x.shape[1], self.d_model),
             tuple(self._block(k) for k in jax.random.split(stream(key, "blocks"), self.num_layers)),
             _norm(self.d_model),
-            _dense(stream(key, "readout"), self.d_model, num_outputs, use_bias=True),
+            linear(stream(key, "readout"), self.d_model, num_outputs),
+            self.apart,
         )
 
     def _block(self, key: PRNGKeyArray) -> Block:
         d, d_head = self.d_model, self.d_model // self.num_heads
         *keys, key_widen, key_narrow = jax.random.split(key, 6)
-        queries, keys, values, attended = (_dense(k, d, d) for k in keys)
+        queries, keys, values, attended = (linear(k, d, d, use_bias=False) for k in keys)
         return Block(
             norm_attention=_norm(d),
             queries=queries,
@@ -165,18 +179,10 @@ class Transformer:
             rotary=eqx.nn.RotaryPositionalEmbedding(d_head),
             attended=attended,
             norm_feedforward=_norm(d),
-            widen=_dense(key_widen, d, self.d_ff),
-            narrow=_dense(key_narrow, self.d_ff, d),
+            widen=linear(key_widen, d, self.d_ff, use_bias=False),
+            narrow=linear(key_narrow, self.d_ff, d, use_bias=False),
         )
 
 
 def _norm(size: int) -> eqx.nn.LayerNorm:
     return eqx.nn.LayerNorm(size, eps=EPSILON, use_bias=False)
-
-
-def _dense(key: PRNGKeyArray, d_in: int, d_out: int, use_bias: bool = False) -> eqx.nn.Linear:
-    # Equinox draws uniform kernels and biases; these are truncated normal and zero.
-    layer = eqx.nn.Linear(d_in, d_out, use_bias, key=key)
-    weight = jax.nn.initializers.lecun_normal(in_axis=1, out_axis=0)(key, (d_out, d_in))
-    bias = jnp.zeros(d_out) if use_bias else None
-    return eqx.tree_at(lambda ls: (ls.weight, ls.bias), layer, (weight, bias), is_leaf=lambda leaf: leaf is None)

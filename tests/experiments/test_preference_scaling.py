@@ -29,7 +29,24 @@ def test_tiny_runs_end_to_end(tiny):
     assert list(figures) == ["episode", "width", "data", "supports"]
     claims = {claim.name: claim for claim in preference_scaling.claims(tiny)}
     assert not claims["width"].holds, "40 steps are not enough"
-    assert claims["support"].verdict == "not yet run", "no violating support was trained"
+    assert claims["support"].verdict == claims["frequency"].verdict == "not yet run", "only one support was trained"
+
+
+def test_claims_that_do_not_hold_are_found():
+    rows = rc.Table(RESULTS).read()
+
+    def verdicts(changed):
+        return {claim.name: claim.verdict for claim in preference_scaling.claims(changed)}
+
+    def scored(mask, value):
+        return rows.assign(**{preference_scaling.SCORE: rows[preference_scaling.SCORE].mask(mask, value)})
+
+    assert verdicts(scored(rows["model.widths"] == "16x16", 0.6))["width"] == "not reproduced", "the control succeeds"
+    assert verdicts(scored(rows["model.widths"] == "64x64", 0.73))["width"] == "not reproduced", "not monotone"
+    assert verdicts(scored(rows["frac_test"] == 0.98, 0.7))["data"] == "not reproduced"
+    assert verdicts(scored(rows["frac_test"] == 0.9, 0.8))["data"] == "not reproduced", "not monotone"
+    assert verdicts(scored(rows["support"] == "Disconnected", 0.72))["support"] == "not reproduced"
+    assert verdicts(scored(rows["support"] == "Popular", 0.6))["frequency"] == "not reproduced"
 
 
 def test_the_film_strip_tells_a_whole_episode():
@@ -51,6 +68,7 @@ def test_conclusions_from_the_committed_rows():
         "width": "reproduced",
         "data": "reproduced",
         "support": "reproduced",
+        "frequency": "reproduced",
     }
     found = preference_scaling.summary(rows)
     assert found["width 16"] < 0.3 < 0.7 < found["width 1024"]

@@ -237,7 +237,7 @@ def test_scores_are_those_of_episodes():
     [
         ({"num_modules": 40}, "num_modules=40 preferences are more than num_features=32"),
         ({"num_objects": 9}, "too many states to plan in: set num_objects to 8"),
-        ({"discount": 1.5}, "at most 1"),
+        ({"discount": 1.0}, "must be below 1, got 1.0"),
         ({"num_hot": 17}, "lower num_hot"),
     ],
 )

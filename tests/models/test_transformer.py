@@ -244,3 +244,18 @@ def test_it_trains(encoding, changes):
             assert np.isfinite(rows[f"{probe.label}/{name}/test/r2"]).all()
         deepest, last = rows[f"{probe.label}/deepest/test/r2"], rows[f"{probe.label}/block0/test/r2"]
         np.testing.assert_array_equal(deepest, last)
+
+
+def test_points_apart_do_not_see_each_other():
+    assert Transformer().together
+    assert not Transformer(apart=True).together
+    rng = np.random.default_rng(0)
+    x, code = (jnp.asarray(rng.normal(size=shape), jnp.float32) for shape in ((5, 3), (4,)))
+    sizes = {"num_layers": 2, "d_model": 8, "num_heads": 2, "d_ff": 16}
+    together, apart = (drawn(Transformer(**sizes, apart=a), x, code) for a in (False, True))
+    other = x.at[1].add(1.0)
+    moved = [np.abs(net(other, code)[0] - net(x, code)[0]).max(axis=1) > 1e-4 for net in (together, apart)]
+    assert moved[0].tolist() == [False, True, True, True, True]
+    assert moved[1].tolist() == [False, True, False, False, False]
+    assert (np.abs(apart(x, code + 1)[0] - apart(x, code)[0]).max(axis=1) > 1e-4).all(), "all of them see the code"
+    np.testing.assert_allclose(apart(x, code)[0][0], together(x, code)[0][0], atol=1e-5)
