@@ -121,3 +121,12 @@ def test_constraints_hold_no_address():
     text = (ROOT / "constraints.txt").read_text()
     assert not re.search(r"https?:|file:|@", text)
     assert re.search(r"^jax==0\.10\S* ; python_full_version < '3\.12'", text, re.MULTILINE)
+
+
+def test_experiments_tell_what_they_claim_cost_and_found():
+    for path in (ROOT / "recombine" / "experiments").glob("*.py"):
+        if path.stem != "__init__":
+            told = ast.get_docstring(ast.parse(path.read_text()))
+            for label in ("Claim:", "Command:", "Runtime:", "Expected:", "Measured:"):
+                found = re.search(rf"{label}\s+(.*)", told)
+                assert found and re.search(r"[a-z]{2}", found[1]), f"{path.name} does not say {label}"

@@ -8,9 +8,11 @@ the hyperteacher's own structure, learned. The control gives the last one a code
 (IntervalShuffle): structure that is wrong must fail where an MLP, given enough tasks, does not.
 
 Command:  recombine run modularity --scale small
-Runtime:  RUNTIME
+Runtime:  80 to 150 s on 2 cores; full: 2 minutes on one H200.
 Expected: structure needs fewer tasks; the MLP comes near it with half of the tasks.
-Measured: MEASURED
+Measured: full (H200, 2026-11-15): tasks for R2 .9: MLP 56, hypernetwork and oracle at most 14 (the fewest tried), the
+          published hypernetwork 294; scrambled code: MLP 79, the oracle never (.66 at most).
+          small (2026-11-15): MLP 40, hypernetwork 12, oracle at most 9; with a scrambled code neither gets there.
 """
 
 from recombine import claims as ledger

@@ -4,10 +4,12 @@ Claim: on the preference grid too, wider students and more train tasks generalis
 or never mixes a module hurts (arXiv 2507.07207, appendix: all findings hold on Compositional Preference).
 
 Command:  recombine run preference_scaling --scale small
-Runtime:  RUNTIME
+Runtime:  3 to 4 minutes on 2 cores; full: 3 minutes on one H200.
 Expected: accuracy over whole episodes of unseen tasks grows with width and with the number of train tasks; it falls
           where a module is missing from training.
-Measured: MEASURED
+Measured: full (H200, 2026-11-15; whole episodes right): .23, .48, .70, .74 at widths 16, 64, 256, 1024; .74 to .50 from
+          25% to 98% held out, flat up to 75%; random .74, disconnected .55, unpopular .48, missing module .43.
+          small (2026-11-15): .21, .33, .42 at widths 8, 32, 128; .42 to .36 from 25% to 90% held out.
 """
 
 import numpy as np
