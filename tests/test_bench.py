@@ -16,18 +16,10 @@ from recombine import device
 from recombine.bench import plain, sampling, speed, suite
 from recombine.bench.suite import Suite, markdown, shown, summary
 from recombine.random import new_key
+from tests import tiny
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
-TINY = rc.Run(
-    family=rc.Hyperteacher(num_modules=6, num_hot=2, d_input=4, d_hidden=4, num_outputs=3),
-    model=rc.MLP(widths=(8, 8)),
-    diagnostics=(),
-    num_steps=100,
-    num_evals=1,
-    num_tasks=8,
-    num_points=4,
-    num_eval_tasks=16,
-)
+TINY = dataclasses.replace(tiny.TINY, num_steps=100, num_evals=1, num_eval_points=16)
 
 
 def test_the_plain_loop_trains(monkeypatch):
