@@ -4,6 +4,7 @@ A contract is a function of a part that raises an `AssertionError`, its docstrin
 """
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -156,7 +157,9 @@ def model_shapes(model: Any) -> None:
     """Its network has only arrays as leaves, predicts every point, and names its activations."""
     net, batch = _network(model)
     assert all(isinstance(leaf, jax.Array) for leaf in _leaves(net)), "leaves must be arrays: mark others as static"
-    prediction, activations = net(batch.x, batch.code)
+    found = net(batch.x, batch.code)
+    assert isinstance(found, tuple) and len(found) == 2, "net(x, code) must give (prediction, activations)"
+    prediction, activations = found
     assert prediction.shape == (8, 3), f"8 points with 3 outputs gave {prediction.shape}"
     assert activations and all(h.shape[0] == 8 for h in activations.values()), "an activation per point and layer"
 
@@ -208,7 +211,7 @@ def model_points_apart(model: Any) -> None:
     net, batch = _network(model)
     if not getattr(model, "together", False):
         alone = jnp.concatenate([net(x[None], batch.code)[0] for x in batch.x])
-        assert np.allclose(net(batch.x, batch.code)[0], alone, atol=1e-4), "write together: ClassVar[bool] = True"
+        assert np.allclose(net(batch.x, batch.code)[0], alone, atol=1e-4), "if it is meant to, write together = True"
 
 
 def diagnostic_measures(diagnostic: Any) -> None:
@@ -281,7 +284,12 @@ def _network(model: Any) -> tuple[Any, Batch]:
     world = SMALL.init(KEY)
     x, y = SMALL.sample(world, KEY, task, 8)
     batch = Batch(x, y, task, task)
-    return model.init(KEY, batch, SMALL.num_outputs, 0, world), batch
+    given = (KEY, batch, SMALL.num_outputs, 0, world)
+    try:
+        inspect.signature(model.init).bind(*given)
+    except TypeError as error:
+        raise AssertionError("write init(self, key, example, num_outputs, num_tokens=0, world=None)") from error
+    return model.init(*given), batch
 
 
 def _laboratory() -> Laboratory:

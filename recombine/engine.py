@@ -215,7 +215,16 @@ def check_runs(runs: Iterable[Run]) -> None:
     read, arrays beyond the memory, a support that cannot be satisfied."""
     runs = list(runs)
     for run in {structure(run): run for run in runs}.values():
-        needs, limit = program.least_bytes(run), device.total_bytes()
+        try:
+            needs, limit = program.least_bytes(run), device.total_bytes()
+        except InputError:
+            raise
+        except Exception as error:
+            names = ", ".join(type(part).__name__ for part in (run.family, run.encoding, run.model))
+            raise InputError(
+                f"{names} do not work together ({type(error).__name__}: {' '.join(str(error).split())[:200]}): "
+                "`recombine check FILE` tells which promise a part of your own breaks"
+            ) from error
         most = max(needs, key=lambda what: needs[what])
         require(
             limit is None or sum(needs.values()) <= limit,

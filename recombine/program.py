@@ -86,7 +86,9 @@ def least_bytes(run: Run) -> dict[str, int]:
 
     def shapes():
         lab, _, carry = _alone(run)
-        return carry, *(lab.draw(new_key(0), lab.table, n) for n in (run.num_points, run.num_eval_points))
+        batch, evaluated = (lab.draw(new_key(0), lab.table, n) for n in (run.num_points, run.num_eval_points))
+        _loss(run, carry.net, batch)  # parts that do not go together fail here, before anything is compiled
+        return carry, batch, evaluated
 
     carry, batch, evaluated = (
         sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))

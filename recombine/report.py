@@ -10,6 +10,7 @@ import base64
 import html
 import inspect
 import json
+import math
 import re
 from importlib import resources
 from pathlib import Path
@@ -58,6 +59,8 @@ def page(table: Table) -> str:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, float) and math.isinf(value):
+        return "∞" if value > 0 else "-∞"
     if isinstance(value, float):  # three decimals, unless they would hide the number or drown it
         return f"{value:.3f}" if value == 0 or 1e-2 <= abs(value) < 1e4 else f"{value:.3g}"
     return html.escape(str(value))
@@ -118,6 +121,7 @@ def results_table(rows: pd.DataFrame) -> pd.DataFrame:
         if len(last[others].drop_duplicates()) == len(last[swept].drop_duplicates()):
             swept = others
     scores = [name for name in SCORES if name in last]
+    scores = [name for name in scores if bool(last[name].notna().any())] or scores  # another family's are left out
     ordered = last.sort_values(swept or ["run"], key=_sortable)
     return ordered.loc[:, ["run", *swept, *scores]]
 

@@ -87,7 +87,7 @@ class Run:
             require(
                 value % horizon == 0,
                 f"{name}={value} must be a multiple of {horizon}: {type(self.family).__name__}'s points come in "
-                f"episodes of {horizon} steps",
+                f"episodes of {horizon} steps; set num_points={horizon} and num_eval_points={horizon}, say",
             )
         require(
             not getattr(self.model, "together", False) or self.num_eval_points % self.num_points == 0,

@@ -2,6 +2,9 @@
 
 import dataclasses
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import pytest
 
 import recombine as rc
@@ -80,3 +83,23 @@ def test_the_memory_of_this_machine_is_known(monkeypatch, tmp_path):
 
 def test_a_fitting_sweep_passes():
     engine.check_runs([TINY])
+
+
+@dataclasses.dataclass(frozen=True)
+class Bare:
+    """A model whose network gives no activations."""
+
+    def init(self, key, example, num_outputs, num_tokens=0, world=None):
+        return Silent(jnp.zeros((num_outputs, example.x.shape[1])))
+
+
+class Silent(eqx.Module):
+    weight: jax.Array
+
+    def __call__(self, x, code):
+        return x @ self.weight.T
+
+
+def test_a_part_that_breaks_a_promise_is_told_in_one_line():
+    with pytest.raises(InputError, match=r"Hyperteacher, Identity, Bare do not work together .*`recombine check FILE`"):
+        rc.train([dataclasses.replace(TINY, model=Bare())])

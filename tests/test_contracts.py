@@ -114,7 +114,7 @@ def test_a_sound_network_keeps_every_promise():
         ("types", contracts.model_low_precision, "carry"),
         ("epsilon", contracts.model_low_precision, "predictions are off by 25%"),
         ("log", contracts.model_low_precision, "not finite"),
-        ("mean", contracts.model_points_apart, "write together"),
+        ("mean", contracts.model_points_apart, "write together = True"),
     ],
 )
 def test_a_network_that_breaks_a_promise_is_found(fault, contract, message):

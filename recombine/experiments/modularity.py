@@ -113,10 +113,10 @@ def claims(rows) -> list:
         without, fewer, wrong = most["MLP"] >= TARGET, (saved or 0) > 1.1, scrambled > 0.5 and failed > 0.2
     told = {
         "not needed": (lost, without, f"The MLP reaches R2 {TARGET} on unseen tasks (how much the oracle is ahead)"),
-        "saves data": (saved, fewer, "The MLP needs more train tasks than the oracle (times as many)"),
+        "saves data": (saved, fewer, "The MLP needs more train tasks than the oracle (times as many, at least)"),
         "wrong structure": (failed, wrong, "With a scrambled code the MLP is ahead of the oracle (difference in R2)"),
     }
-    published = ("no modular design is needed", "structure helps with data", "none (control)")
+    published = ("no modular design is needed", "structure helps with data", "nothing: a control of ours")
     return [
         ledger.Claim(
             name=name,

@@ -76,7 +76,8 @@ def _product(weight: Array, h: Array) -> Array:
 
 @dataclass(frozen=True)
 class MLP:
-    """`widths` are the hidden layers. Integer codes are read as plain floats, or embedded with `tokens="embed"`.
+    """`widths` are the hidden layers. Integer codes are read as plain floats, or embedded with `tokens="embed"`, which
+    is right for sentences, where the number of a word means nothing.
 
     `normalisation` is of each hidden layer before its nonlinearity, across its units, with a learned gain (and shift
     for `layer`).
@@ -109,7 +110,8 @@ class MLP:
         """Draw a network for points and codes of the example's shape."""
         require(
             getattr(example.x, "ndim", 0) == 2 and example.code.ndim == 1,
-            "MLP reads points (n, d) and a flat code: choose an encoding that gives a vector, not a sequence",
+            "MLP reads points (n, d) and a flat code: choose an encoding that gives a vector, not a sequence, "
+            "or model=Transformer",
         )
         embedding, d_code = None, example.code.shape[0]
         if num_tokens and self.tokens == "embed":

@@ -128,7 +128,7 @@ class Transformer:
         require(
             self.d_model % (2 * self.num_heads) == 0,
             f"Transformer.num_heads={self.num_heads} must divide d_model={self.d_model} into heads of even size, for "
-            f"rotary positions: choose a multiple of {2 * self.num_heads} as d_model",
+            f"rotary positions: choose another number of heads, or a multiple of {2 * self.num_heads} as d_model",
         )
 
     def init(
