@@ -195,7 +195,7 @@ def test_the_gradient_of_a_word_is_summed_in_float32():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"num_heads": 3}, r"num_heads=3 must divide d_model=256 .*choose a multiple of 6 as d_model"),
+        ({"num_heads": 3}, r"num_heads=3 must divide d_model=256 .*or a multiple of 6 as d_model"),
         ({"d_model": 12}, r"num_heads=4 must divide d_model=12 into heads of even size.*a multiple of 8"),
         ({"num_layers": 0}, r"Transformer\.num_layers must be at least 1, got 0"),
         ({"d_model": 0}, r"Transformer\.d_model must be at least 1, got 0"),
