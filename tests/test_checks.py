@@ -81,8 +81,13 @@ def test_the_memory_of_this_machine_is_known(monkeypatch, tmp_path):
         assert device.total_bytes() == expected
 
 
-def test_a_fitting_sweep_passes():
-    engine.check_runs([TINY])
+def test_a_sweep_that_just_fits_passes_and_one_byte_less_does_not(monkeypatch):
+    needed = sum(program.least_bytes(TINY).values())
+    monkeypatch.setattr(device, "total_bytes", lambda: needed)
+    assert engine.check_runs([TINY]) is None
+    monkeypatch.setattr(device, "total_bytes", lambda: needed - 1)
+    with pytest.raises(InputError, match="one run needs at least"):
+        engine.check_runs([TINY])
 
 
 @dataclasses.dataclass(frozen=True)
