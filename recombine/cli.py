@@ -1,10 +1,10 @@
-"""The command line: quickstart | list | run | check | report | claims. Heavy imports happen inside the commands."""
+"""The command line: quickstart | list | run | cost | watch | serve | check | report | claims | bench.
+
+Heavy imports happen inside the commands.
+"""
 
 import json
-import math
 import shlex
-import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,8 +12,10 @@ import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from recombine.terminal import digits, leaving, show, tell
+
 if TYPE_CHECKING:
-    from types import ModuleType
+    from recombine.runner import Order
 
 app = typer.Typer(
     help="A laboratory for compositional generalization.",
@@ -27,20 +29,31 @@ Out = Annotated[Path | None, typer.Option("--out", help="Folder, or one FILE.par
 Set = Annotated[
     list[str] | None, typer.Option("--set", help="field=value, model.widths=256,256 say; several may follow.")
 ]
+Experiment = Annotated[str, typer.Argument(help="An experiment's name, or a Python file with runs(scale).")]
+Scale = Annotated[str, typer.Option(help="tiny (seconds), small (minutes on 2 cores) or full (one GPU).")]
+More = Annotated[list[str] | None, typer.Argument(help="More field=value settings, after --set.")]
 Seeds = Annotated[int | None, typer.Option("--seeds", help="Train seeds 0 to N-1 instead of the experiment's own.")]
-SCALES = ("tiny", "small", "full")
+On = Annotated[
+    str, typer.Option("--on", help="Where to train: here, processes:N, dask-local:N, dask://HOST:PORT or slurm.")
+]
+Slurm = Annotated[str, typer.Option("--slurm", help="Options of --on slurm: partition=gpu,gres=gpu:1,timeout_min=60.")]
+Log = Annotated[
+    list[str] | None, typer.Option("--log", help="Mirror the rows to wandb, tensorboard or mlflow; may be repeated.")
+]
+Folder = Annotated[Path, typer.Argument(help="The folder (or .parquet file) that a run writes.")]
 
 
 @app.command()
 def quickstart(json_: Json = False) -> None:
     """Train the first sweep (one to two minutes) and write quickstart.html."""
-    out = Path("results/quickstart-small")
-    result = _run("quickstart", "small", out, [], None, quiet=json_)
     from recombine import report
+    from recombine.runner import Order
     from recombine.table import Table
 
-    page = report.write(Table(out), Path("quickstart.html"))
-    _tell(json_, result | {"report": str(page)}, [f"Report: {page}  (open it in a browser; it works offline)"])
+    order = Order("quickstart")
+    result = _perform(order, quiet=json_)
+    page = report.write(Table(order.place), Path("quickstart.html"))
+    tell(json_, result | {"report": str(page)}, [f"Report: {page}  (open it in a browser; it works offline)"])
 
 
 @app.command("list")
@@ -66,24 +79,82 @@ def list_(json_: Json = False) -> None:
         for name, fields in members.items():
             shown = fields if isinstance(fields, str) else ", ".join(f"{k}={v!r}" for k, v in fields.items())
             lines.append(f"  {name:<20} {shown}")
-    _tell(json_, found, lines)
+    tell(json_, found, lines)
 
 
 @app.command()
 def run(
-    experiment: Annotated[str, typer.Argument(help="An experiment's name, or a Python file with runs(scale).")],
-    scale: Annotated[str, typer.Option(help="tiny (seconds), small (minutes on 2 cores) or full (one GPU).")] = "small",
+    experiment: Experiment,
+    scale: Scale = "small",
     out: Out = None,
     set_: Set = None,
-    more: Annotated[list[str] | None, typer.Argument(help="More field=value settings, after --set.")] = None,
+    more: More = None,
     seeds: Seeds = None,
+    on: On = "here",
+    slurm: Slurm = "",
+    log: Log = None,
     json_: Json = False,
 ) -> None:
     """Train an experiment of ours, or your own file; finished runs are skipped."""
-    name = Path(experiment).stem
-    out = out or Path("results") / f"{name}-{scale}"
-    result = _run(experiment, scale, out, [*(set_ or []), *(more or [])], seeds, quiet=json_)
-    _tell(json_, result, [f"Rows: {out}  (recombine report {shlex.quote(str(out))} makes a page of them)"])
+    from recombine.runner import Order
+
+    order = Order(experiment, scale, out, [*(set_ or []), *(more or [])], seeds, on, slurm, log or [])
+    result, place = _perform(order, quiet=json_), order.place
+    tell(json_, result, [f"Rows: {place}  (recombine report {shlex.quote(str(place))} makes a page of them)"])
+
+
+@app.command()
+def cost(
+    experiment: Experiment,
+    scale: Scale = "small",
+    set_: Set = None,
+    more: More = None,
+    seeds: Seeds = None,
+    device: Annotated[str | None, typer.Option(help='"NVIDIA H200" or cpu, say; this machine\'s by default.')] = None,
+    workers: Annotated[int, typer.Option(help="How many such devices train at a time.")] = 1,
+    price: Annotated[float | None, typer.Option(help="What an hour of one device costs.")] = None,
+    json_: Json = False,
+) -> None:
+    """Tell what a sweep would cost before it is trained: seconds, and money at a price per hour."""
+    from recombine.cost import known_kind
+    from recombine.estimate import estimate
+    from recombine.runner import Order, runs_of
+
+    _, runs = runs_of(Order(experiment, scale, None, [*(set_ or []), *(more or [])], seeds))
+    found = estimate(runs, device or known_kind(), workers, price)
+    lines = [f"{name.replace('_', ' '):<24}{digits(value)}" for name, value in found.items()]
+    tell(json_, found, lines)
+
+
+@app.command()
+def watch(
+    folder: Folder,
+    once: Annotated[bool, typer.Option("--once", help="Show how it stands and leave.")] = False,
+    json_: Json = False,
+) -> None:
+    """Watch a sweep in the terminal while it trains: progress, time left, scores, and what failed."""
+    from recombine import watch
+
+    if json_:
+        return tell(True, watch.state(folder), [])
+    with leaving():
+        watch.show(folder, once)
+
+
+@app.command()
+def serve(
+    folder: Folder,
+    port: Annotated[int, typer.Option(help="The port; 0 for any free one.")] = 8000,
+    host: Annotated[str, typer.Option(help="The address to serve on; this machine only by default.")] = "127.0.0.1",
+    figures: Annotated[
+        Path | None, typer.Option(help="Your experiment's file, to draw its figures as they fill in.")
+    ] = None,
+) -> None:
+    """Watch a sweep in a browser while it trains, with its figures as they fill in."""
+    from recombine import serve
+
+    with leaving():
+        serve.serve(folder, host, port, figures=figures)
 
 
 @app.command()
@@ -105,7 +176,7 @@ def check(
         lines.append(f"{mark}  {result['part']}: {result['promise']}{reason}")
     broken = sum(not result["kept"] for result in results)
     lines.append(f"{len(results)} promises, {broken} broken")
-    _tell(json_, {"file": str(file), "results": results, "broken": broken}, lines)
+    tell(json_, {"file": str(file), "results": results, "broken": broken}, lines)
     if broken:
         raise typer.Exit(1)
 
@@ -122,7 +193,7 @@ def report(
 
     default = folder.with_suffix(".html") if folder.suffix == ".parquet" else folder / "report.html"
     page = report.write(Table(folder), out or default)
-    _tell(json_, {"report": str(page)}, [f"Report: {page}"])
+    tell(json_, {"report": str(page)}, [f"Report: {page}"])
 
 
 @app.command()
@@ -147,7 +218,7 @@ def claims(
             f"{'':<16}measured {measured}, published: {r['published']} ({r['source']})",
             f"{'':<16}{r['runs'] or 0} runs, {r['date'] or 'no date'}; again with: {r['command']}\n",
         ]
-    _tell(json_, {"claims": records}, lines)
+    tell(json_, {"claims": records}, lines)
 
 
 @app.command()
@@ -178,121 +249,13 @@ def bench(
                 ) from error
     result = summary(suite.rows)
     told_last = f"{result['device']}, jax {result['jax']}; {len(result['missed'])} targets missed"
-    _tell(json_, result | {"cost": suite.cost and suite.cost._asdict()}, [told_last])
+    tell(json_, result | {"cost": suite.cost and suite.cost._asdict()}, [told_last])
 
 
-def _run(experiment: str, scale: str, out: Path, settings: list[str], seeds: int | None, quiet: bool) -> dict[str, Any]:
-    from recombine import find, setting
-    from recombine.core import InputError, require
-    from recombine.engine import train
-    from recombine.run import Run, identity, structure
-    from recombine.table import Table
+def _perform(order: "Order", quiet: bool) -> dict[str, Any]:
+    from recombine.runner import perform
 
-    require(scale in SCALES, f"there is no scale {scale!r}: choose one of {', '.join(SCALES)}")
-    module = find.experiment(experiment)
-    try:
-        runs = list(module.runs(scale))
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(
-            f"{experiment}: runs({scale!r}) failed: {find.where(error, Path(module.__file__ or ''))}"
-        ) from error
-    require(all(isinstance(one, Run) for one in runs), f"{experiment}: runs({scale!r}) must give a list of Run")
-    runs = setting.apply(runs, settings, find.parts_of(module))
-    runs = runs if seeds is None else setting.reseed(runs, seeds)
-    require(len(runs) > 0, f"{experiment}: runs({scale!r}) gave no run")
-    table = Table(out)
-    finished = table.finished()
-    clock = time.perf_counter()
-    try:
-        rows = train(runs, out, progress=not quiet)
-    except KeyboardInterrupt:
-        kept = len(Table(out).finished() & set(map(identity, runs)))
-        Console(stderr=True).print(
-            f"recombine: stopped; {kept} of {len(runs)} runs are kept in {out}; the same command goes on from there",
-            soft_wrap=True,
-        )
-        raise typer.Exit(130) from None
-    result = {
-        "experiment": Path(experiment).stem,
-        "out": str(out),
-        "runs": len(runs),
-        "programs": len(set(map(structure, runs))),
-        "seconds": round(time.perf_counter() - clock, 1),
-        "summary": _of_rows(module, "summary", rows),
-        "rows": len(rows),
-    }
-    _note(table, module, scale, rows, result, trained=not set(map(identity, runs)) <= finished)
+    result, rows = perform(order, quiet)
     if not quiet:
-        _show(rows, result)
+        show(rows, result)
     return result
-
-
-def _note(table: Any, module: "ModuleType", scale: str, rows: Any, result: dict[str, Any], trained: bool) -> None:
-    """Keep beside the rows what a report shows: the command, the summary and the figures."""
-    from importlib.util import find_spec
-
-    last, shown = rows.iloc[-1], rows["run"].unique().tolist()
-    if (
-        trained or table.meta().get("shown", shown) != shown
-    ):  # else the table keeps the command, the time and the versions of the day when its rows were made
-        table.note(
-            **{key: result[key] for key in ("experiment", "runs", "programs", "seconds")},
-            command=shlex.join(["recombine", *sys.argv[1:]]),
-            scale=scale,
-            device=last["meta/device"],
-            versions={"recombine": last["meta/recombine"], "jax": last["meta/jax"], "python": sys.version.split()[0]},
-            date=last["meta/date"],
-        )
-    title = getattr(module, "TITLE", result["experiment"])
-    # The folder may hold other runs too: a report is of the ones shown.
-    table.note(title=title, description=(module.__doc__ or "").strip(), summary=result["summary"], shown=shown)
-    # A training machine may lack plotly: the same command on another one reuses the rows and draws.
-    if find_spec("plotly"):
-        table.save_figures({name: figure.to_json() for name, figure in _of_rows(module, "figures", rows).items()})
-
-
-def _of_rows(module: "ModuleType", name: str, rows: Any) -> dict[str, Any]:
-    """What an experiment makes of its rows; where it fails the rows are safe, and the user is told why."""
-    from recombine.find import where
-
-    try:
-        return getattr(module, name, lambda _: {})(rows)
-    except Exception as error:
-        told = f"recombine: no {name}, the rows are kept: {where(error, Path(module.__file__ or ''))}"
-        Console(stderr=True).print(told, soft_wrap=True, markup=False, highlight=False)
-        return {}
-
-
-def _show(rows: Any, result: dict[str, Any]) -> None:
-    from recombine.report import results_table, shorten
-
-    console = Console()
-    frame = results_table(rows).drop(columns="run")
-    table = RichTable(title=result["experiment"])
-    for name in map(str, frame.columns):
-        table.add_column(name.replace("LinearDecodability/deepest/test/r2", "decodability"), overflow="fold")
-    for line in frame.head(40).itertuples(index=False):
-        table.add_row(*(f"{value:.3f}" if isinstance(value, float) else shorten(str(value)) for value in line))
-    console.print(table)
-    if len(frame) > 40:
-        console.print(f"… and {len(frame) - 40} more runs")
-    for name, value in result["summary"].items():
-        console.print(f"  {name}: [bold]{value:.3f}[/bold]" if isinstance(value, float) else f"  {name}: {value}")
-    console.print(f"{result['runs']} runs in {result['programs']} programs, {result['seconds']} s")
-
-
-def _finite(value: Any) -> Any:
-    # JSON knows no NaN; a diverged run's number is null.
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _tell(json_: bool, result: dict[str, Any], lines: list[str]) -> None:
-    if json_:
-        typer.echo(json.dumps(_finite(result), default=str))
-    else:
-        for line in lines:
-            Console(soft_wrap=True).print(line, markup=False, highlight=False)

@@ -6,6 +6,7 @@ tasks, then over runs. A frozen dataclass hashes by value, so it is a correct st
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import types
@@ -24,10 +25,15 @@ Knob = Annotated[float, "knob"]
 """A number that may differ between runs of one compiled program: the program gets it as a traced scalar."""
 
 Part = Literal["train", "test"]
+MAX_LAYERS = 256  # a hundred take seconds to trace
 
 
 class InputError(ValueError):
     """The user's mistake, in one line that says what to do instead."""
+
+    def __str__(self) -> str:
+        line = " ".join(super().__str__().splitlines())  # it may quote whatever the user wrote
+        return line if len(line) <= 600 else f"{line[:300]} … {line[-300:]}"
 
 
 class Batch(NamedTuple):
@@ -212,15 +218,19 @@ def check(part: Any, **least: float) -> None:
     says so, which keeps equal parts equal and hashable.
     """
     for name, hint in hints(type(part)).items():
-        value = _tidy(getattr(part, name), hint)
-        require(
-            _fits(value, hint),
-            f"{type(part).__name__}.{name} must be {spell(hint)}, got {getattr(part, name)!r}",
-        )
+        told, value = f"{type(part).__name__}.{name}", _tidy(getattr(part, name), hint)
+        require(_fits(value, hint), f"{told} must be {spell(hint)}, got {_shown(getattr(part, name))}")
+        require(_in_range(value), f"{told} must be below 2**63, or below 3.4e38 as a float, got {_shown(value)}")
         object.__setattr__(part, name, value)
     for name, bound in least.items():
         value = getattr(part, name)
         require(value >= bound, f"{type(part).__name__}.{name} must be at least {bound}, got {value!r}")
+
+
+def check_layers(part: Any, num_layers: int) -> None:
+    """Raise an `InputError` where a part has more layers than can be compiled in reasonable time."""
+    told = f"{type(part).__name__} with {num_layers} layers would take too long to compile: use at most {MAX_LAYERS}"
+    require(num_layers <= MAX_LAYERS, told)
 
 
 def spell(hint: Any) -> str:
@@ -247,7 +257,8 @@ def _tidy(value: Any, hint: Any) -> Any:
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return next((_tidy(value, arg) for arg in typing.get_args(hint) if _fits(_tidy(value, arg), arg)), value)
     if hint is float and isinstance(value, (int, np.integer, np.floating)) and not isinstance(value, bool):
-        return float(value) + 0.0  # no minus zero: equal parts have equal hashes
+        with contextlib.suppress(OverflowError):  # a whole number beyond all floats stays one, and does not fit
+            return float(value) + 0.0  # no minus zero: equal parts have equal hashes
     if hint is int and isinstance(value, np.integer):
         return int(value)
     if typing.get_origin(hint) is tuple and isinstance(value, (list, tuple)):
@@ -255,6 +266,21 @@ def _tidy(value: Any, hint: Any) -> Any:
         inner = args[:1] * len(value) if args[-1] is Ellipsis else args
         return tuple(_tidy(v, h) for v, h in zip(value, inner, strict=False)) if len(inner) == len(value) else value
     return value
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)
+    except ValueError:  # Python writes no number of more than 4300 digits
+        return "a number of thousands of digits"
+
+
+def _in_range(value: Any) -> bool:
+    if isinstance(value, float):
+        return not 3.4e38 <= abs(value) < float("inf")  # programs compute in 32 bits
+    if isinstance(value, int):
+        return abs(value) < 2**63  # rows have 64
+    return not isinstance(value, tuple) or all(map(_in_range, value))
 
 
 def _fits(value: Any, hint: Any) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from recombine.core import require
 
@@ -28,15 +29,47 @@ def on_cpu() -> bool:
 def lane(width: int) -> int:
     """How many of a chunk's runs one call trains.
 
-    A GPU is filled by all of them at once. A core of a CPU is filled by one, whose arrays then stay in its cache:
-    there, calls run side by side instead.
+    A GPU is filled by all of them at once; several GPUs share them evenly. A core of a CPU is filled by one, whose
+    arrays then stay in its cache: there, calls run side by side instead.
     """
-    return 1 if on_cpu() else width
+    return 1 if on_cpu() and num_devices() == 1 else -(-width // num_devices()) * num_devices()
+
+
+def num_devices() -> int:
+    """How many devices of one kind share the runs of a call. (A CPU is one, unless XLA was told to play several.)"""
+    return jax.local_device_count()
+
+
+def over_runs(function: Callable, axes: tuple[int | None, ...], donated: int | None = None) -> Any:
+    """A function of one run as a function of many: the arguments with axis 0 are stacked, the others shared.
+
+    On several devices each takes its share of the runs, and no two of them ever talk to each other.
+    """
+    many = jax.vmap(function, in_axes=axes)
+    donated_ = () if donated is None else (donated,)
+    if num_devices() == 1:
+        return jax.jit(many, donate_argnums=donated_)
+    specs = tuple(PartitionSpec() if axis is None else PartitionSpec("runs") for axis in axes)
+    mesh, out = _mesh(), PartitionSpec("runs")
+    apart = jax.shard_map(many, mesh=mesh, in_specs=specs, out_specs=out, check_vma=False)
+    places = tuple(NamedSharding(mesh, spec) for spec in specs)
+    return jax.jit(apart, in_shardings=places, out_shardings=NamedSharding(mesh, out), donate_argnums=donated_)
+
+
+def put(tree: Any, stacked: bool) -> Any:
+    """Arrays on the device: those of many runs each where their run is trained, shared ones everywhere."""
+    if num_devices() == 1:
+        return jax.device_put(tree)
+    return jax.device_put(tree, NamedSharding(_mesh(), PartitionSpec("runs") if stacked else PartitionSpec()))
+
+
+def _mesh() -> Mesh:
+    return Mesh(np.array(jax.local_devices()), ("runs",))
 
 
 def num_threads() -> int:
     """How many calls run side by side."""
-    return num_cores() if on_cpu() else 1
+    return num_cores() if on_cpu() and num_devices() == 1 else 1
 
 
 def num_cores() -> int:
@@ -63,10 +96,16 @@ def num_compilers() -> int:
     return max(1, min(4, num_cores() // 4)) if on_cpu() else 0
 
 
-def fits(compiled: Any) -> bool:
-    """Whether a compiled program has room in the device's memory, as far as that is known."""
+def settings() -> tuple[Any, ...]:
+    """What the user told JAX that changes numbers."""
+    names = ("default_matmul_precision", "enable_x64", "default_device", "default_prng_impl", "numpy_dtype_promotion")
+    return tuple(getattr(jax.config, f"jax_{name}", None) for name in names)
+
+
+def fits(*compiled: Any) -> bool:
+    """Whether each of these compiled programs has room in the device's memory, as far as that is known."""
     limit = _device_bytes()
-    return limit is None or needed_bytes(compiled) <= FULL * limit
+    return limit is None or max(map(needed_bytes, compiled)) <= FULL * limit
 
 
 def total_bytes() -> int | None:

@@ -5,73 +5,39 @@ never from what is left of it, so a resumed sweep runs the very programs that an
 """
 
 import concurrent.futures
-import datetime
-import math
+import contextlib
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 import pandas as pd
 
-import recombine
-from recombine import cost, device, program, trainer
+from recombine import cost, device, parcel, trainer
+from recombine.checks import check_runs
+from recombine.chunk import MAX_WIDTH, Chunk, Watch, fit_chunk, plan, train_chunk, train_parcel
 from recombine.core import InputError, require
+from recombine.fingerprint import of_package
 from recombine.fitted import Fitted
-from recombine.laboratory import make_split
 from recombine.progress import Display, expected_seconds
-from recombine.recipe import multiplied_in
-from recombine.run import Run, describe, identity, structure
+from recombine.run import Run, identity, structure
 from recombine.table import Table
+from recombine.writer import Writer
 
-
-class Chunk(NamedTuple):
-    """Runs that train side by side in one program of the given width."""
-
-    runs: tuple[Run, ...]
-    width: int
-
-
-Watch = Callable[[Chunk, trainer.Progress], None]
-MAX_WIDTH = 16  # runs in a chunk on a CPU, whose rows are written together
 MAX_WIDTH_GPU = 64  # enough to fill the device at any size (docs/results/bench.md); halved where memory is short
+Mirror = Callable[[pd.DataFrame], None]
 
 
-# What to lower when memory is short; the keys are those of `program.least_bytes`.
-REMEDIES = {
-    "the network and its optimiser": "the model's widths, or the length of the code (num_pairs of FewShot)",
-    "a batch of tasks": "num_tasks, num_points, or the width of the observation or of the code",
-    "the tasks of an evaluation": "num_eval_tasks, num_eval_points, or the width of the observation or of the code",
-}
+class Todo(NamedTuple):
+    """What is left of a sweep: its chunks, the runs that have rows, and those that need nothing more."""
 
-
-class Here(concurrent.futures.Executor):
-    """Runs everything at once, in this process."""
-
-    def submit(self, fn: Callable, /, *args: Any, **kwargs: Any) -> Future:
-        """Call the function now; its result or its error is in the future."""
-        future = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-
-def plan(runs: Iterable[Run], max_width: int = MAX_WIDTH) -> list[Chunk]:
-    """Cut a sweep into chunks: equal runs once, equal structures together, chunks of a structure equally wide."""
-    require(max_width >= 1, f"max_width must be at least 1, got {max_width}")
-    groups: dict[Run, dict[Run, None]] = {}
-    for run in runs:
-        groups.setdefault(structure(run), {})[run] = None
-    chunks = []
-    for group in map(list, groups.values()):
-        width = math.ceil(len(group) / math.ceil(len(group) / max_width))
-        chunks += [Chunk(tuple(group[i : i + width]), width) for i in range(0, len(group), width)]
-    return chunks
+    chunks: list[Chunk]
+    written: set[str]
+    finished: set[str]
+    max_width: int
 
 
 def train(
@@ -79,75 +45,162 @@ def train(
     out: str | Path | None = None,
     *,
     keep: str | Path | None = None,
-    executor: concurrent.futures.Executor | None = None,
+    executor: Executor | None = None,
     progress: bool | None = None,
     max_width: int | None = None,
+    mirror: Mirror | None = None,
+    about: Mapping[str, Any] | None = None,
 ) -> pd.DataFrame:
     """Train every run and give its rows: one line per run and evaluation.
 
-    With `out`, a folder or a `.parquet` file, rows are written as chunks finish and finished runs are not trained
-    again. With `keep`, every trained network is saved in that folder, to be read with `Fitted.load`. Progress is
-    shown on a terminal, or always or never. At most `max_width` runs share a program.
+    With `out`, a folder or a `.parquet` file, rows are written as chunks finish, finished runs are not trained again,
+    and a chunk that was stopped goes on where it was a minute before. With `keep`, every trained network is saved in
+    that folder, to be read with `Fitted.load`. Progress is shown on a terminal, or always or never. At most
+    `max_width` runs share a program. `mirror` is called with all rows once they are written; what `about` says of the
+    sweep is noted beside them when it begins.
     """
     runs = [runs] if isinstance(runs, Run) else list(runs)
     require(len(runs) > 0, "there are no runs to train")
     require(all(isinstance(run, Run) for run in runs), "train takes a Run or a list of Run")
     table = None if out is None else Table(out)
-    if keep is not None:
-        try:
-            Path(keep).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"cannot keep networks in {keep} ({error.strerror}): name another folder") from error
-    if table is not None:
+    keep = None if keep is None else _folder(keep)
+    todo = _left(runs, table, keep, max_width)
+    shown = sys.stderr.isatty() if progress is None else progress
+    writer = Writer(table, mirror)
+    if not todo.chunks:
+        with contextlib.suppress(OSError, InputError), writer.table.held():  # pyright: ignore
+            writer.tidy()
+        with Display(len(todo.finished), len(todo.finished), {}, shown) as display:  # says that all is there
+            return _reused(runs, writer, display)
+    check_runs(run for chunk in todo.chunks for run in chunk.runs)
+    with contextlib.ExitStack() as stack:
+        if table is not None:
+            table.check_writable()
+            stack.enter_context(table.held())
+            todo = _left(runs, table, keep, max_width)  # again: another process may have finished some meanwhile
+            _note(table, {"max_width": todo.max_width} | dict(about or {}))
+        names = {identity(run) for run in runs}
+        folder = None if table is None or table.packed else table.path
+        expected = expected_seconds(todo.chunks, cost.load()) if shown or folder else {}
+        display = stack.enter_context(Display(len(names), len(names & todo.finished), expected, shown, folder))
+        if names & todo.written:
+            _reused([run for run in runs if identity(run) in todo.written], writer, display)
+        writer.tidy()
+        _train(todo, keep, executor, writer, display)
+    rows = _ordered(writer.rows(), runs)
+    missing = len(names - set(rows["run"]))
+    require(missing == 0, f"{missing} runs are not in {out}: it was changed meanwhile; run the same command again")
+    return rows
+
+
+def _reused(runs: list[Run], writer: Writer, display: Display) -> pd.DataFrame:
+    """The rows of runs that were finished before; what is strange about them is told, and mirrors get them too."""
+    rows = _ordered(writer.rows(), runs)
+    _tell_mixed(rows, display)
+    if writer.mirror is not None:
+        writer.mirror(rows)
+    return rows
+
+
+def _left(runs: list[Run], table: Table | None, keep: Path | None, max_width: int | None) -> Todo:
+    if table is not None and max_width is None:
         # Rows depend on the width in their last digits: what was begun with one width is finished with it.
-        max_width = table.meta().get("max_width") if max_width is None else max_width
+        max_width = table.meta().get("max_width")
     if max_width is None:
-        max_width = max(MAX_WIDTH, device.num_cores()) if device.on_cpu() else MAX_WIDTH_GPU
+        max_width = max(MAX_WIDTH, device.num_cores()) if device.on_cpu() else MAX_WIDTH_GPU * device.num_devices()
     written = set() if table is None else table.finished()
     # A run whose network is wanted but was not kept is trained again; its rows stay the ones that it has.
-    finished = {name for name in written if keep is None or (Path(keep) / name / "run.json").exists()}
+    finished = {name for name in written if keep is None or (keep / name / "run.json").exists()}
     chunks = [c for c in plan(runs, max_width) if not {identity(run) for run in c.runs} <= finished]
-    check_runs(run for chunk in chunks for run in chunk.runs)
-    if table is not None:
-        table.check_writable()
-        table.note(max_width=max_width)
-    frames = []
-    shown = sys.stderr.isatty() if progress is None else progress
-    names = {identity(run) for run in runs}
-    expected = expected_seconds(chunks, cost.load()) if shown and executor is None else {}
-    with Display(len(names), len(names & finished), expected, shown) as display:
-        for frame in _trained(chunks, keep, executor, display.update if expected else None):
-            frames.append(frame[~frame["run"].isin(list(written))])
-            if table is not None and len(frames[-1]):
-                table.append(frames[-1])
-    rows = pd.concat(frames, ignore_index=True) if table is None else table.read()
-    rows = rows.drop_duplicates(["run", "step"])  # two processes may have trained the same run
-    place = {identity(run): i for i, run in enumerate(runs)}
-    rows = rows[rows["run"].isin(place)].assign(place=lambda frame: frame["run"].map(place))
-    return rows.sort_values(["place", "step"]).drop(columns="place").reset_index(drop=True)
+    return Todo(chunks, written, finished & {identity(run) for run in runs}, max_width)
 
 
-def _trained(chunks: list[Chunk], keep: Any, executor: concurrent.futures.Executor | None, watch: Watch | None):
+def _note(table: Table, notes: dict[str, Any]) -> None:
+    try:
+        table.note(**notes)
+    except OSError as error:
+        raise InputError(f"cannot write results to {table.path} ({error.strerror}): free some space there") from error
+
+
+def _folder(keep: str | Path) -> Path:
+    try:
+        Path(keep).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot keep networks in {keep} ({error.strerror}): name another folder") from error
+    return Path(keep).absolute()
+
+
+def _train(todo: Todo, keep: Path | None, executor: Executor | None, writer: Writer, display: Display) -> None:
+    """Train what is left; what fails is told at the end, so that the rest is trained and written first."""
+    failed: list[tuple[Chunk, Exception]] = []
+    with writer.writing(display.note):
+        for chunk, outcome in _outcomes(todo.chunks, keep, executor, writer.checkpoints, display.update):
+            if isinstance(outcome, Exception):
+                failed.append((chunk, outcome))
+                display.fail(chunk, outcome)
+            else:
+                new = outcome.loc[~outcome["run"].isin(list(todo.written)), :]
+                written = writer.add(new, [identity(run) for run in chunk.runs])
+                display.finish(chunk, len(written - todo.finished))
+    for _, error in failed:
+        if len(failed) < len(todo.chunks) and isinstance(error, InputError):
+            num_runs = sum(len(chunk.runs) for chunk, _ in failed)
+            raise InputError(f"{num_runs} runs failed, the others are trained: {error}") from error
+        raise error
+
+
+def _outcomes(
+    chunks: list[Chunk], keep: Path | None, executor: Executor | None, folder: Path | None, watch: Watch
+) -> Iterator[tuple[Chunk, pd.DataFrame | Exception]]:
+    """Each chunk with its rows or its error, as they come."""
     if executor is None:  # one at a time, so that each is written before the next begins
         for chunk, ready in _prepared(chunks):
-            yield Here().submit(train_chunk, chunk, keep, watch, ready).result()
-    else:
-        futures = [executor.submit(train_chunk, chunk, keep) for chunk in chunks]
-        failed = []
-        for future in concurrent.futures.as_completed(futures):
-            if future.exception() is None:
-                yield future.result()
-            else:  # told at the end, so that what others finished is written first
-                failed.append(future)
-        for future in failed:
-            future.result()
+            try:
+                outcome = train_chunk(chunk, keep, watch, ready, folder)
+            except Exception as error:
+                outcome = error
+            yield chunk, outcome
+        return
+    places = (None if path is None else str(path.absolute()) for path in (keep, folder))
+    keep_, folder_ = places
+    futures = {
+        executor.submit(train_parcel, parcel.pack(chunk.runs), chunk.width, keep_, folder_): chunk for chunk in chunks
+    }
+    for future in concurrent.futures.as_completed(futures):
+        error = future.exception()
+        if error is not None and not isinstance(error, Exception):
+            raise error
+        yield futures[future], error or future.result()
+
+
+def _tell_mixed(rows: pd.DataFrame, display: Display) -> None:
+    """Say where reused rows were made by another version or device: they are kept, but never silently."""
+    last = rows.groupby("run").tail(1)
+    now = {"JAX": jax.__version__, "code": of_package(), "device": jax.devices()[0].device_kind}
+    for word, value in now.items():
+        name = f"meta/{word.lower()}"
+        made = last[name].fillna("unknown").astype(str) if name in last else pd.Series(["unknown"] * len(last))
+        others = made[made != value]
+        if len(others):
+            display.note(
+                f"{len(others)} of {len(last)} reused runs were made with another {word} "
+                f"({', '.join(sorted(set(others)))}; now {value}): they are kept as they are; name another --out to "
+                "train them again"
+            )
+
+
+def _ordered(rows: pd.DataFrame, runs: list[Run]) -> pd.DataFrame:
+    place = {identity(run): i for i, run in enumerate(runs)}
+    rows = rows.loc[rows["run"].isin(list(place)), :]
+    order = np.lexsort((rows["step"].to_numpy(), np.array([place[name] for name in rows["run"]])))
+    return rows.iloc[order].reset_index(drop=True)
 
 
 def _prepared(chunks: list[Chunk]) -> Iterator[tuple[Chunk, Future[trainer.Ready] | None]]:
     """The chunks in order, each structure's program compiled while earlier ones train, where the device allows it."""
     pool = concurrent.futures.ThreadPoolExecutor(max(device.num_compilers(), 1))
     # A thread does not see what the caller set by JAX's context managers: such a caller compiles for himself.
-    ahead = device.num_compilers() if pool.submit(_settings).result() == _settings() else 0
+    ahead = device.num_compilers() if pool.submit(device.settings).result() == device.settings() else 0
     firsts = {structure(chunk.runs[0]): chunk for chunk in reversed(chunks)}
     waiting = [chunk for chunk in chunks if chunk is firsts[structure(chunk.runs[0])]] if ahead else []
     ready: dict[Chunk, Future[trainer.Ready]] = {}
@@ -161,77 +214,7 @@ def _prepared(chunks: list[Chunk]) -> Iterator[tuple[Chunk, Future[trainer.Ready
         pool.shutdown(cancel_futures=True)  # one that compiles is waited for: it cannot be stopped
 
 
-def _settings() -> tuple[Any, ...]:
-    names = ("default_matmul_precision", "enable_x64", "default_device", "default_prng_impl", "numpy_dtype_promotion")
-    return tuple(getattr(jax.config, f"jax_{name}", None) for name in names)
-
-
-def train_chunk(
-    chunk: Chunk,
-    keep: str | Path | None = None,
-    watch: Watch | None = None,
-    ready: Future[trainer.Ready] | None = None,
-) -> pd.DataFrame:
-    """Train one chunk and give its rows; with `keep`, save its networks."""
-    fitted = fit_chunk(chunk, watch, ready)
-    if keep is not None:
-        for one in fitted:
-            one.save(Path(keep) / identity(one.run))
-    return pd.concat([one.rows for one in fitted], ignore_index=True)
-
-
 def fit(run: Run, watch: Watch | None = None) -> Fitted:
     """Train one run and give its network."""
     check_runs([run])
     return fit_chunk(Chunk((run,), 1), watch)[0]
-
-
-def fit_chunk(chunk: Chunk, watch: Watch | None = None, ready: Future[trainer.Ready] | None = None) -> list[Fitted]:
-    """Train one chunk and give its networks, each with its rows."""
-    trained = trainer.train_chunk(list(chunk.runs), chunk.width, lambda p: watch(chunk, p) if watch else None, ready)
-    low = getattr(trained.net, "mixed_precision", False)
-    precision: Any = getattr(chunk.runs[0].recipe, "precision", "float32") if low else "float32"
-    stamp = {
-        "meta/width": trained.width,
-        "meta/seconds": trained.seconds / len(chunk.runs),
-        "meta/compile_seconds": trained.compile_seconds,
-        "meta/device": jax.devices()[0].device_kind,
-        "meta/precision": jnp.dtype(multiplied_in(precision)).name,
-        "meta/jax": jax.__version__,
-        "meta/recombine": recombine.__version__,
-        "meta/date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-    }
-    fitted = []
-    for i, run in enumerate(chunk.runs):
-        about = {"run": identity(run)} | describe(run)
-        rows = pd.DataFrame([about | row | stamp for row in trained.rows[i]])
-        net, setting = jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf[i]), (trained.net, trained.setting))
-        fitted.append(Fitted(run, net, setting.world, setting.encoding, rows))
-    return fitted
-
-
-def check_runs(runs: Iterable[Run]) -> None:
-    """Refuse a sweep with parts that do not go together, before anything is compiled: a code that the model cannot
-    read, arrays beyond the memory, a support that cannot be satisfied."""
-    runs = list(runs)
-    for run in {structure(run): run for run in runs}.values():
-        try:
-            needs, limit = program.least_bytes(run), device.total_bytes()
-        except InputError:
-            raise
-        except Exception as error:
-            names = ", ".join(type(part).__name__ for part in (run.family, run.encoding, run.model))
-            raise InputError(
-                f"{names} do not work together ({type(error).__name__}: {' '.join(str(error).split())[:200]}): "
-                "`recombine check FILE` tells which promise a part of your own breaks"
-            ) from error
-        most = max(needs, key=lambda what: needs[what])
-        require(
-            limit is None or sum(needs.values()) <= limit,
-            f"one run needs at least {sum(needs.values()) / 1e9:.3g} GB, most of it for {most}, and there are only "
-            f"{(limit or 0) / 1e9:.3g} GB: lower {REMEDIES[most]}",
-        )
-    kinds = {(run.family, run.support, run.frac_test, run.seed): run for run in runs}
-    modules = {family: family.modules(family.tasks()) for family in {run.family for run in kinds.values()}}
-    for run in kinds.values():
-        make_split(run, modules[run.family])

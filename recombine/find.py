@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import importlib
 import importlib.util
+import os
 import pkgutil
 import sys
 import zlib
@@ -78,14 +79,21 @@ def experiment(name: str) -> ModuleType:
 
 def load(path: Path) -> ModuleType:
     """Import a user's file; whatever goes wrong in it is told in one line."""
-    if not path.is_file():
+    try:
+        found = path.is_file()
+    except (OSError, ValueError):  # a name that is too long for the system, or holds what it does not allow
+        found = False
+    if not found:
         raise InputError(f"there is no file {path}")
-    name = f"recombine_user_{path.stem}_{zlib.crc32(str(path.resolve()).encode())}"
+    name = f"recombine_user_{path.stem}_{zlib.crc32(os.fsencode(path.resolve()))}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise InputError(f"{path} is not a Python file: its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their annotations up there
+    beside = str(path.resolve().parent)
+    if beside not in sys.path:  # as Python itself does for a script: a file may import its neighbours
+        sys.path.append(beside)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:

@@ -1,5 +1,6 @@
 """A trained network, to be used, saved and loaded. Arrays are written as equinox leaves, the run as JSON; no pickle."""
 
+import io
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import pandas as pd
 
 from recombine import find
 from recombine.core import InputError, examples_of, require
+from recombine.files import replace
 from recombine.program import fresh
 from recombine.random import new_key
 from recombine.run import Run, from_json, to_json
@@ -46,10 +48,12 @@ class Fitted:
         """Write the network into a folder."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        eqx.tree_serialise_leaves(folder / "arrays.eqx", (self.net, self.world, self.encoding))
+        (folder / "run.json").unlink(missing_ok=True)  # a folder with a run.json is complete
+        arrays = io.BytesIO()
+        eqx.tree_serialise_leaves(arrays, (self.net, self.world, self.encoding))
+        replace(folder / "arrays.eqx", arrays.getvalue())
         self.rows.to_parquet(folder / "rows.parquet")
-        # Last: a folder with a run.json is complete.
-        (folder / "run.json").write_text(json.dumps(to_json(self.run), indent=1))
+        replace(folder / "run.json", json.dumps(to_json(self.run), indent=1).encode())
         return folder
 
     @classmethod

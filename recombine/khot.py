@@ -17,6 +17,9 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 from recombine.core import check, generator, require
 
 MAX_LISTED = 5_000_000  # rows; a longer table has to be sampled through max_tasks
+MAX_CELLS = 4_000_000_000  # of a table, a byte each
+MAX_MODULES = 10_000  # the conditions on a support take the cube of it in time, and rows are drawn by the thousand
+MAX_LOG_TASKS = 690.0  # beyond it the number of tasks is no float any more
 NUM_EXTRAPOLATION = 512  # rows with K+1 active modules, and as many with K+2
 CHUNK = 4096  # rows drawn at a time, so that sampling a table needs little memory
 
@@ -43,10 +46,25 @@ def check_sizes(family: Khot) -> None:
         family.num_hot <= family.num_modules,
         f"num_hot={family.num_hot} active modules are more than num_modules={family.num_modules}: lower num_hot",
     )
+    require(
+        family.num_modules <= MAX_MODULES,
+        f"num_modules={family.num_modules} are too many to draw tasks of: lower it to at most {MAX_MODULES}",
+    )
+    most = min(family.num_hot + 2, family.num_modules // 2)  # active modules; also of rows beyond the table
+    log_tasks = math.lgamma(family.num_modules + 1) - math.lgamma(most + 1) - math.lgamma(family.num_modules - most + 1)
+    require(
+        log_tasks < MAX_LOG_TASKS,
+        f"num_hot={family.num_hot} of {family.num_modules} modules make too many tasks to draw from: lower num_hot",
+    )
     total = count(family.num_modules, family.num_hot)
     require(
         bool(family.max_tasks) or total <= MAX_LISTED,
         f"{total:,} tasks are too many to list: set max_tasks, to 100000 say",
+    )
+    num_rows = total if total <= MAX_LISTED else min(total, family.max_tasks)  # a short table is drawn from the whole
+    require(
+        num_rows * family.num_modules <= MAX_CELLS,
+        f"a table of {num_rows:,} tasks and {family.num_modules} modules is too large: lower max_tasks or num_modules",
     )
 
 

@@ -1,11 +1,15 @@
-"""What runs of one structure compile to: one block, `(carry, block) -> (carry, scores)`.
+"""What runs of one structure compile to: three functions, vmapped over runs.
 
-A block is many training steps scanned, then an evaluation, vmapped over runs. The host (`trainer`) calls it once per
-evaluation; progress, Ctrl-C and writing happen in between.
+    start() -> setting, carry          advance(carry, first, count) -> carry          evaluate(carry) -> scores
+
+`advance` trains `count` strides, each of them many steps scanned. The host (`trainer`) chooses the count, so that it
+has a say every few seconds: progress, Ctrl-C and checkpoints happen in between. How the steps are cut into calls
+changes no bit of the result.
 """
 
 import collections
 import functools
+import json
 import math
 from typing import Any, NamedTuple
 
@@ -21,7 +25,7 @@ from recombine.core import Batch, Family, Split, stream
 from recombine.laboratory import Laboratory, Setting, Shared, below, predict
 from recombine.random import new_key
 from recombine.recipe import multiplied_in
-from recombine.run import Run, knobs, label, restore, structure
+from recombine.run import Run, knobs, label, restore, structure, to_json
 
 
 class Inputs(NamedTuple):
@@ -33,12 +37,23 @@ class Inputs(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """What training changes. `average` is the running average of the network, or None without one."""
+    """What training changes: the network, its optimiser, its running average (or None), where its loss was first not
+    finite (or -1), and the sum of its losses since the last evaluation."""
 
     net: Any
     state: PyTree[Array]
     average: Any
     diverged_at: Array
+    loss: Array
+
+
+MAX_STRIDE = 64  # steps between two looks at the count: often enough for the host, too seldom to cost anything
+
+
+def stride(run: Run) -> int:
+    """The steps that are trained in one go: as many as divide the steps between evaluations, up to `MAX_STRIDE`."""
+    between = run.num_steps // run.num_evals
+    return next(n for n in range(min(MAX_STRIDE, between), 0, -1) if between % n == 0)
 
 
 def _start(blank: Run, shared: Shared, inputs: Inputs) -> tuple[Setting, Carry]:
@@ -57,7 +72,8 @@ def _start(blank: Run, shared: Shared, inputs: Inputs) -> tuple[Setting, Carry]:
         world,
     )
     average = net if getattr(run.recipe, "ema", 0) else None
-    return setting, Carry(net, run.recipe.optimiser(run.num_steps).init(net), average, jnp.int32(-1))
+    state = run.recipe.optimiser(run.num_steps).init(net)
+    return setting, Carry(net, state, average, jnp.int32(-1), jnp.float32(0))
 
 
 def fresh(run: Run) -> tuple[Any, Any, Any]:
@@ -110,16 +126,30 @@ def _count_bytes(run: Run) -> dict[str, int]:
     }
 
 
-def _block(blank: Run, labels: Any, shared: Shared, inputs: Inputs, setting: Setting, carry: Carry, index: Array):
+def _advance(
+    blank: Run, shared: Shared, inputs: Inputs, setting: Setting, carry: Carry, first: Array, count: Array
+) -> Carry:
+    """Train the strides from `first` on, `count` of them."""
     run = restore(blank, inputs.knobs)
     lab = Laboratory(run, shared, inputs.split, setting)
-    num_steps = run.num_steps // run.num_evals
-    steps = index * num_steps + jnp.arange(num_steps)
-    start = carry, low_copy(run, carry.net)
-    (carry, _), losses = jax.lax.scan(functools.partial(_step, lab, stream(inputs.key, "train")), start, steps)
+    step = functools.partial(_step, lab, stream(inputs.key, "train"))
+
+    def one(i, carry):
+        steps = (first + i) * stride(blank) + jnp.arange(stride(blank))
+        return jax.lax.scan(step, carry, steps)[0]
+
+    return jax.lax.fori_loop(0, count, one, (carry, low_copy(run, carry.net)))[0]
+
+
+def _evaluate(
+    blank: Run, labels: Any, shared: Shared, inputs: Inputs, setting: Setting, carry: Carry, index: Array
+) -> dict[str, Array]:
+    run = restore(blank, inputs.knobs)
+    lab = Laboratory(run, shared, inputs.split, setting)
     lab.net = carry.net if carry.average is None else carry.average
     scores = _scores(lab, labels, jax.random.fold_in(stream(inputs.key, "eval"), index))
-    return carry, scores | {"train/loss": losses.mean(), "diverged_at": carry.diverged_at}
+    loss = carry.loss / (run.num_steps // run.num_evals)
+    return scores | {"train/loss": loss, "diverged_at": carry.diverged_at}
 
 
 def low_copy(run: Run, net: Any) -> Any:
@@ -137,9 +167,9 @@ def low_copy(run: Run, net: Any) -> Any:
     return jax.tree.map(lower, net)
 
 
-def _step(lab: Laboratory, key: PRNGKeyArray, carry: tuple[Carry, Any], step: Array) -> tuple[tuple[Carry, Any], Array]:
+def _step(lab: Laboratory, key: PRNGKeyArray, carry: tuple[Carry, Any], step: Array) -> tuple[tuple[Carry, Any], None]:
     # The low copy is carried, not cast anew: the update then writes it while it has the weights at hand.
-    (net, state, average, diverged_at), low = carry
+    (net, state, average, diverged_at, total), low = carry
     run = lab.run
     key_pick, key_draw = jax.random.split(jax.random.fold_in(key, step))
     picked = below(key_pick, lab.split.num_train, (run.num_tasks,))
@@ -152,7 +182,8 @@ def _step(lab: Laboratory, key: PRNGKeyArray, carry: tuple[Carry, Any], step: Ar
     if average is not None:
         average = optax.incremental_update(net, average, 1 - getattr(run.recipe, "ema", 0.0))
     fails = (diverged_at < 0) & ~jnp.isfinite(loss)
-    return (Carry(net, state, average, jnp.where(fails, step, diverged_at)), low_copy(run, net)), loss
+    total = jnp.where(step % (run.num_steps // run.num_evals) == 0, 0, total) + loss
+    return (Carry(net, state, average, jnp.where(fails, step, diverged_at), total), low_copy(run, net)), None
 
 
 def _loss(run: Run, net: Any, batch: Batch) -> Array:
@@ -207,13 +238,31 @@ def labels_of(shared: Shared) -> Labels:
     return Labels(table=pairs(shared.groups), beyond=pairs(shared.beyond_groups))
 
 
+class Compiled(NamedTuple):
+    """The three functions of one structure."""
+
+    start: Any
+    advance: Any
+    evaluate: Any
+
+
+def compiled(blank: Run, labels: Labels, leaves: tuple[jax.ShapeDtypeStruct, ...], tree: Any) -> Compiled:
+    """The functions of one structure, for all runs of a call, compiled for arguments of such shapes."""
+    return _compiled(json.dumps(to_json(blank)), blank, labels, leaves, tree)
+
+
+# The text holds the hashes of the user's classes: in a notebook, what they use may change while they stay the same.
 @functools.lru_cache(maxsize=32)
-def compiled(blank: Run, labels: Labels, leaves: tuple[jax.ShapeDtypeStruct, ...], tree: Any):
-    """The start and the block of one structure, vmapped over runs and compiled for arguments of such shapes."""
+def _compiled(_: str, blank: Run, labels: Labels, leaves: tuple[jax.ShapeDtypeStruct, ...], tree: Any) -> Compiled:
     device.keep_programs()
     shared, inputs = jax.tree.unflatten(tree, leaves)
-    start = jax.jit(jax.vmap(functools.partial(_start, blank), in_axes=(None, 0)))
-    block = jax.jit(jax.vmap(functools.partial(_block, blank, labels), in_axes=(None, 0, 0, 0, None)), donate_argnums=3)
-    index = jax.ShapeDtypeStruct((), np.int32)
-    lowered = block.lower(shared, inputs, *jax.eval_shape(start, shared, inputs), index)
-    return start.lower(shared, inputs).compile(), lowered.compile()
+    start = device.over_runs(functools.partial(_start, blank), (None, 0))
+    advance = device.over_runs(functools.partial(_advance, blank), (None, 0, 0, 0, None, None), donated=3)
+    evaluate = device.over_runs(functools.partial(_evaluate, blank, labels), (None, 0, 0, 0, None))
+    number = jax.ShapeDtypeStruct((), np.int32)
+    trained = (shared, inputs, *jax.eval_shape(start, shared, inputs))
+    lowered = start.lower(shared, inputs), advance.lower(*trained, number, number), evaluate.lower(*trained, number)
+    return Compiled(*(one.compile() for one in lowered))
+
+
+compiled.cache_clear = _compiled.cache_clear  # pyright: ignore[reportFunctionMemberAccess]

@@ -30,8 +30,9 @@ MAX_LINES = 500
 def write(table: Table, out: Path) -> Path:
     """Write the report of a table to a file, or to `report.html` in a folder, and return its path."""
     text = page(table)
-    out = out / "report.html" if out.is_dir() else out
     try:
+        out = out / "report.html" if out.is_dir() else out
+        require(out.is_file() or not out.exists(), f"{out} is not a file: name another one for the report")
         return replace(out, text.encode())
     except OSError as error:
         raise InputError(f"cannot write the report to {out} ({error.strerror}): name another file") from error
@@ -53,9 +54,20 @@ def page(table: Table) -> str:
         summary=_pairs("summary", meta.get("summary") or {}),
         figures="\n".join(_figure(number, *item) for number, item in enumerate(figures.items())),
         results=_results(results_table(rows), name),
-        making=_making(meta, table.path),
+        making=_making(meta, _made_with(rows), table.path),
         plotly=_plotly() if figures else "",
     )
+
+
+def _made_with(rows: pd.DataFrame) -> dict[str, str]:
+    """What a reader should know of how the runs were made: several versions or devices, memory that was short."""
+    last, told = rows.groupby("run").tail(1), {}
+    for word in [word for word in ("jax", "code", "device") if f"meta/{word}" in last]:
+        counts = last[f"meta/{word}"].fillna("unknown").value_counts().sort_index()
+        if len(counts) > 1:
+            told[f"{word}, mixed"] = ", ".join(f"{value} ({n} runs)" for value, n in counts.items())
+    notes = set(last["meta/note"].dropna() if "meta/note" in last else ()) - {""}
+    return told | ({"notes": "; ".join(sorted(notes))} if notes else {})
 
 
 def _text(value: Any) -> str:
@@ -171,7 +183,7 @@ def shorten(text: str) -> str:
     return text if len(text) <= 40 else f"{text[:39]}…"
 
 
-def _making(meta: dict[str, Any], path: Path) -> str:
+def _making(meta: dict[str, Any], made_with: dict[str, str], path: Path) -> str:
     command = f"<pre>{_text(meta['command'])}</pre>\n" if "command" in meta else ""
     facts = {key: meta[key] for key in ("date", "scale", "device", "runs", "programs") if key in meta}
     if "seconds" in meta:
@@ -179,4 +191,4 @@ def _making(meta: dict[str, Any], path: Path) -> str:
         facts["time"] = f"{minutes} min {seconds} s" if minutes else f"{meta['seconds']:.3g} s"
     if meta.get("versions"):
         facts["versions"] = ", ".join(f"{name} {version}" for name, version in meta["versions"].items())
-    return command + _pairs("facts", facts | {"rows": path})
+    return command + _pairs("facts", facts | made_with | {"rows": path})

@@ -4,18 +4,16 @@ Two runs share a compiled program when their `structure` is equal; what may diff
 support, the held-out fraction and every field annotated `Knob`.
 """
 
-import ast
 import dataclasses
 import difflib
-import functools
 import hashlib
-import inspect
 import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from recombine.core import (
     Diagnostic,
@@ -35,6 +33,7 @@ from recombine.core import (
 from recombine.diagnostics.linear_decodability import LinearDecodability
 from recombine.encodings.identity import Identity
 from recombine.families.hyperteacher import Hyperteacher
+from recombine.fingerprint import fields, of_class
 from recombine.models.mlp import MLP
 from recombine.recipe import Fast, Paper
 from recombine.supports.random import Random
@@ -209,11 +208,8 @@ def describe(run: Run) -> dict[str, Any]:
 
 
 def to_json(part: Any) -> Any:
-    """A run or part as plain JSON values: what the content hash is taken of, and what is saved beside a network."""
-    if dataclasses.is_dataclass(part) and not isinstance(part, type):
-        own = {} if type(part).__module__.startswith("recombine.") else {"code": _fingerprint(type(part))}
-        return {"part": type(part).__name__} | own | {name: to_json(getattr(part, name)) for name in hints(type(part))}
-    return [to_json(item) for item in part] if isinstance(part, tuple) else part
+    """A run or part as plain JSON values, just as they are: what travels, and what is saved beside a network."""
+    return _to_json(part, lambda part: {name: getattr(part, name) for name in hints(type(part))})
 
 
 def from_json(value: Any, parts: Mapping[str, type]) -> Any:
@@ -231,24 +227,29 @@ def from_json(value: Any, parts: Mapping[str, type]) -> Any:
 
 def identity(run: Run) -> str:
     """The run's content hash: equal for equal runs, different whenever something that changes results differs."""
-    text = json.dumps([NUMERICS, to_json(run)], sort_keys=True)
+    text = json.dumps([NUMERICS, _to_json(run, fields)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _to_json(part: Any, values_of: Callable[[Any], dict[str, Any]]) -> Any:
+    if dataclasses.is_dataclass(part) and not isinstance(part, type):
+        cls, values = type(part), values_of(part)
+        own = {} if cls.__module__.startswith("recombine.") else {"code": of_class(cls)}
+        taken = {"part", "code"} & values.keys()
+        require(not taken, f"{cls.__name__} has a field {' and '.join(taken)}, a name that is taken: call it otherwise")
+        return {"part": cls.__name__} | own | {name: _to_json(value, values_of) for name, value in values.items()}
+    if isinstance(part, (tuple, list)):
+        return [_to_json(item, values_of) for item in part]
+    part = part.item() if isinstance(part, np.generic) else part
+    told = f"a part's fields are numbers, texts, None, tuples of these and other parts, got {part!r}"
+    require(part is None or isinstance(part, (bool, int, float, str)), told)
+    return part
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return "x".join(str(item) for item in value) if all(isinstance(v, int) for v in value) else repr(value)
     return value
-
-
-@functools.lru_cache
-def _fingerprint(cls: type) -> str:
-    """A hash of the code of a user's own file that ignores comments, formatting and the file's name."""
-    try:
-        source = Path(inspect.getfile(cls)).read_text()
-    except (OSError, TypeError):  # typed into a console: the class's name must do
-        return ""
-    return hashlib.sha256(ast.dump(ast.parse(source)).encode()).hexdigest()[:16]
 
 
 def _map_fields(part: Any, change: Any, prefix: str = "") -> Any:

@@ -8,8 +8,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from recombine import find
-from recombine.core import InputError, hints
+from recombine.core import InputError, hints, require
 from recombine.run import Run, nearest, put
+
+MAX_RUNS = 100_000  # of a sweep
+UNREADABLE = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)  # as Python's own parser says it
 
 
 def apply(
@@ -41,6 +44,11 @@ def reseed(runs: Iterable[Run], num_seeds: int) -> list[Run]:
     if num_seeds < 1:
         raise InputError(f"the number of seeds must be at least 1, got {num_seeds}")
     unseeded = dict.fromkeys(dataclasses.replace(run, seed=0) for run in runs)
+    require(
+        len(unseeded) * num_seeds <= MAX_RUNS,
+        f"{num_seeds} seeds of {len(unseeded)} settings are too many runs: lower --seeds to at most "
+        f"{MAX_RUNS // max(len(unseeded), 1)}",
+    )
     return [dataclasses.replace(run, seed=seed) for run in unseeded for seed in range(num_seeds)]
 
 
@@ -71,18 +79,26 @@ def value(text: str, hint: Any, own: Mapping[str, Mapping[str, type]]) -> Any:
 def _items(text: str) -> list[str]:
     """`A, B(x=1, y=(2, 3))` cut at its outer commas."""
     try:
-        call = ast.parse(f"f({text})", mode="eval").body
-    except SyntaxError:
-        call = None
-    if not isinstance(call, ast.Call) or call.keywords:
-        raise InputError(f"cannot read {text!r}: write parts with commas between them")
-    return [ast.unparse(item) for item in call.args]
+        call = _call(text)
+        if call.keywords:
+            raise SyntaxError
+        return [ast.unparse(item) for item in call.args]
+    except UNREADABLE:
+        raise InputError(f"cannot read {text!r}: write parts with commas between them") from None
+
+
+def _call(text: str) -> ast.Call:
+    """The arguments in a text, as those of a call."""
+    call = ast.parse(f"f({text})", mode="eval").body
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):  # f(a).b(c) is a call of another thing
+        raise SyntaxError
+    return call
 
 
 def _literal(text: str) -> Any:
     try:
         return ast.literal_eval(text)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+    except UNREADABLE:
         return text
 
 
@@ -95,12 +111,12 @@ def _part(text: str, kind: str, own: Mapping[str, Mapping[str, type]]) -> Any:
         raise InputError(f"there is no {kind} {name!r}: {nearest(name, known)}")
     cls = known[match[1]]
     try:
-        call = ast.parse(f"f({match[2] or ''})", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args:
-            raise ValueError
+        call = _call(match[2] or "")
         fields = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
-    except (SyntaxError, TypeError, ValueError):
-        raise InputError(f"cannot read {text!r}: write {match[1]}(field=value, …)") from None
+        if call.args or len(fields) < len(call.keywords):
+            raise SyntaxError
+    except UNREADABLE:
+        raise InputError(f"cannot read {text!r}: write {match[1]}(field=value, …), each field once") from None
     for name in fields:
         if name not in hints(cls):
             raise InputError(f"{cls.__name__} has no field {name!r}: {nearest(name, hints(cls))}")

@@ -1,18 +1,18 @@
-"""Rows of results as Parquet: append-only, and whole at every moment, whatever is killed.
+"""Rows of results as Parquet: whole at every moment, whatever is killed.
 
-A `Table` is a folder (`rows/part-<id>.parquet`, `experiment.json`, `figures/NN-name.json`) while an
-experiment runs, or one packed `.parquet` file to keep. Every file is written under a temporary name, synced
-and renamed, so a reader never meets half of one.
+A `Table` is a folder (`rows/part-<hash of its bytes>.parquet`, `experiment.json`, `figures/NN-name.json`) while an
+experiment runs, or one packed `.parquet` file to keep. Every file is written under a temporary name, synced and
+renamed, so a reader never meets half of one. Rows are only added: where a run and step are there twice, the part that
+comes first by its contents counts, so a killed compaction or a second writer changes nothing.
 """
 
 from __future__ import annotations
 
-import io
+import contextlib
 import json
 import os
 import re
-import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from recombine import parquet
 from recombine.core import InputError, require
-
-_META = b"recombine"
-_MIXED = {b"recombine": b"json"}
-_ORDER = ("run", "step")
+from recombine.files import held, replace, sweep_up, temporary
 
 
 class Table:
@@ -35,12 +32,16 @@ class Table:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.packed = self.path.suffix == ".parquet"
+        try:
+            is_folder, is_file = self.path.is_dir(), self.path.is_file()
+        except (OSError, ValueError) as error:  # a name that is too long, or holds what the system does not allow
+            raise InputError(f"{self.path} cannot be used ({error}): name another path") from error
         require(
-            not (self.packed and self.path.is_dir()),
+            not (self.packed and is_folder),
             f"{self.path} is a folder, and only files may end in .parquet: rename it or choose another path",
         )
         require(
-            self.packed or not self.path.is_file(),
+            self.packed or not is_file,
             f"{self.path} is a file, not a folder of results: name a folder or a .parquet file",
         )
 
@@ -48,22 +49,37 @@ class Table:
         """Add rows and return the file that holds them; no existing part is ever touched."""
         require("run" in rows, f"rows for {self.path} need a column 'run'")
         if self.packed:
-            self._pack(_concat([self.read(), rows]), self._document())
+            self._pack(parquet.concat([self.read(), rows]), self._document())
             return self.path
-        data = _encode(rows)
-        part = self._part()
-        while part.exists():
-            part = self._part()
-        return replace(part, data)
+        return self._add(parquet.encode(rows))
+
+    def compact(self) -> None:
+        """Put the rows of all parts into one; for who holds the table. Killed in between, it changes nothing."""
+        parts = self._parts()
+        if self.packed or len(parts) < 2:
+            return
+        whole = self._add(parquet.merge(self._load_all(None)))
+        for part in set(parts) - {whole}:
+            part.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Be the only process that writes here, or raise an `InputError` that says who does."""
+        with held(self.path):
+            sweep_up(*((self.path.parent,) if self.packed else (self.path, self.path / "rows", self.path / "figures")))
+            yield
+
+    def num_parts(self) -> int:
+        """How many files hold the rows."""
+        return len(self._parts())
 
     def read(self, columns: list[str] | None = None) -> pd.DataFrame:
         """All rows, ordered by run and step; where a part lacks a column its rows are null there."""
-        parts = self._parts()
-        if not parts:
+        wanted = None if columns is None else list(dict.fromkeys([*parquet.ORDER, *columns]))
+        tables = self._load_all(wanted)
+        if not tables:
             return pd.DataFrame(columns=columns)
-        wanted = None if columns is None else list(dict.fromkeys([*_ORDER, *columns]))
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            rows = _sort(_join(list(pool.map(lambda part: _load(part, wanted), parts))))
+        rows = parquet.join(tables)
         if columns is None:
             return rows
         lost = [name for name in columns if name not in rows]
@@ -72,7 +88,7 @@ class Table:
 
     def finished(self) -> set[str]:
         """The runs that have rows."""
-        return {run for part in self._parts() for run in _load(part, ["run"])["run"].to_pylist()}
+        return {run for part in self._load_all(["run"]) for run in part["run"].to_pylist()}
 
     def note(self, **meta: Any) -> None:
         """Merge these keys into the experiment's metadata."""
@@ -112,15 +128,25 @@ class Table:
         folder = self.path.parent if self.packed else self.path / "rows"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            probe = _temporary(folder)
+            probe = temporary(folder / "probe")
             probe.touch(exist_ok=False)
             probe.unlink()
         except OSError as error:
             reason = error.strerror or error
             raise InputError(f"cannot write results to {self.path} ({reason}): name another path") from error
 
-    def _part(self) -> Path:
-        return self.path / "rows" / f"part-{uuid.uuid4().hex[:16]}.parquet"
+    def _add(self, data: bytes) -> Path:
+        return replace(self.path / "rows" / f"part-{parquet.digest(data)}.parquet", data)
+
+    def _load_all(self, wanted: list[str] | None) -> list[pa.Table]:
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            for _ in range(100):
+                parts = self._parts()
+                tables = list(pool.map(lambda part: parquet.load(part, wanted), parts))
+                # A part that has gone was compacted while we read: its rows are in another one by now.
+                if set(self._parts()) >= set(parts):
+                    return [table for table in tables if table is not None]
+        raise InputError(f"{self.path} changes faster than it can be read: try again when its writer has finished")
 
     def _parts(self) -> list[Path]:
         if self.packed:
@@ -133,7 +159,7 @@ class Table:
 
     def _document(self) -> dict[str, Any]:
         if self.packed:
-            text, source = _metadata(self.path) if self.path.exists() else b"{}", self.path
+            text, source = parquet.metadata(self.path) if self.path.exists() else b"{}", self.path
         else:
             source = self.path / "experiment.json"
             text = source.read_bytes() if source.exists() else b"{}"
@@ -154,138 +180,8 @@ class Table:
     def _pack(self, rows: pd.DataFrame, document: dict[str, Any]) -> None:
         # A file with metadata only still has the column that marks it as ours.
         rows = rows if "run" in rows else pd.DataFrame({"run": pd.Series(dtype=str)})
-        replace(self.path, _encode(_sort(rows), {_META: json.dumps(document, default=_plain).encode()}))
-
-
-def replace(path: Path, data: bytes) -> Path:
-    """Write a file so that it is there whole or not at all, even after a crash or a power cut."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _temporary(path.parent)
-    try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    if os.name == "posix":  # the new name itself is safe only once its folder is synced
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    return path
-
-
-def _temporary(folder: Path) -> Path:
-    return folder / f".{uuid.uuid4().hex}.tmp"
+        replace(self.path, parquet.pack(parquet.sort(rows), json.dumps(document, default=_plain).encode()))
 
 
 def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else str(value)
-
-
-def _encode(rows: pd.DataFrame, metadata: dict[bytes, bytes] | None = None) -> bytes:
-    fields, arrays = [], []
-    for name, values in rows.items():
-        array, mark = _column(values)
-        fields.append(pa.field(str(name), array.type, metadata=mark))
-        arrays.append(array)
-    table = pa.Table.from_arrays(arrays, schema=pa.schema(fields, metadata=metadata))
-    # Statistics, and dictionaries of anything but text, would only slow down the reading of many small parts.
-    text: Any = [field.name for field in fields if field.type in (pa.string(), pa.large_string())]
-    options = {"compression": "zstd", "use_dictionary": text, "write_statistics": False}
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer, write_page_checksum=True, **options)
-    return buffer.getvalue()
-
-
-def _column(values: pd.Series) -> tuple[pa.Array, dict[bytes, bytes] | None]:
-    """One column as Arrow: floats stay as they are, NaN too; mixed values become JSON, typed as it is."""
-    if isinstance(values.dtype, np.dtype) and values.dtype.kind == "f":
-        return pa.array(values.to_numpy(), from_pandas=False), None
-    if values.dtype != object and not isinstance(values.dtype, pd.CategoricalDtype):
-        return pa.Array.from_pandas(values), None
-    plain = [None if pd.api.types.is_scalar(v) and pd.isna(v) else v for v in values.astype(object)]
-    plain = [v.item() if isinstance(v, np.generic) else v for v in plain]
-    kinds = {type(v) for v in plain} - {type(None)}
-    odd = ", ".join(sorted(kind.__name__ for kind in kinds - {str, bool, int, float}))
-    require(not odd, f"column {values.name!r} holds {odd}: rows hold text and numbers")
-    if len(kinds) > 1:
-        return pa.array([None if v is None else json.dumps(v) for v in plain], pa.string()), _MIXED
-    return pa.array(plain), None
-
-
-def _open(part: Path) -> pq.ParquetFile:
-    try:
-        return pq.ParquetFile(part, page_checksum_verification=True)
-    except (pa.ArrowException, OSError) as error:
-        raise _unreadable(part, error) from error
-
-
-def _metadata(part: Path) -> bytes:
-    with _open(part) as file:
-        return (file.schema_arrow.metadata or {}).get(_META, b"{}")
-
-
-def _unreadable(part: Path, error: Exception) -> InputError:
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return InputError(
-        f"{part} is not a readable Parquet part ({reason}): move it away and run the same command again; "
-        "its runs will be trained anew"
-    )
-
-
-def _load(part: Path, wanted: list[str] | None) -> pa.Table:
-    with _open(part) as file:
-        names = file.schema_arrow.names
-        require("run" in names, f"{part} has no column 'run': it was not written by recombine, move it away")
-        try:
-            columns = None if wanted is None else [name for name in wanted if name in names]
-            return file.read(columns, use_threads=False)
-        except (pa.ArrowException, OSError) as error:
-            raise _unreadable(part, error) from error
-
-
-def _join(tables: list[pa.Table]) -> pd.DataFrame:
-    # Parts go by their first rows, so that the columns too have one order, whatever the files are called.
-    tables = sorted(tables, key=_first)
-    if not any(field.metadata == _MIXED for table in tables for field in table.schema):
-        try:
-            return pa.concat_tables(tables, promote_options="permissive").to_pandas()
-        except pa.ArrowException:
-            pass  # a column is, say, text in one part and numbers in another: pandas keeps both
-    return _concat([_decode(table) for table in tables])
-
-
-def _first(table: pa.Table) -> list[str]:
-    return [str(table[name][:1].to_pylist()) for name in _ORDER if name in table.column_names]
-
-
-def _decode(table: pa.Table) -> pd.DataFrame:
-    rows = table.to_pandas()
-    for field in table.schema:
-        if field.metadata == _MIXED:
-            values = [None if v is None else json.loads(v) for v in table[field.name].to_pylist()]
-            rows[field.name] = pd.Series(values, dtype=object)
-    return rows
-
-
-def _concat(frames: list[pd.DataFrame]) -> pd.DataFrame:
-    filled = [frame for frame in frames if len(frame)]
-    rows = pd.concat(filled or frames[-1:], ignore_index=True)
-    for name in [
-        name for name in rows if rows[name].dtype == object
-    ]:  # pandas fills these with NaN where Arrow has None
-        rows[name] = rows[name].where(rows[name].notna(), None)
-    return rows
-
-
-def _sort(rows: pd.DataFrame) -> pd.DataFrame:
-    keys = [name for name in _ORDER if name in rows]
-    if rows.duplicated(keys).any():  # only then does the order of arrival show, unless the contents decide
-        hashed = pd.util.hash_pandas_object(rows[sorted(rows)], index=False)  # pyright: ignore
-        rows = rows.iloc[np.argsort(hashed.to_numpy(), kind="stable")]
-    return rows.sort_values(keys, kind="stable", ignore_index=True)

@@ -6,6 +6,7 @@ A chunk is trained in lanes, the runs that share one call: all of them on a GPU,
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from recombine import device, program
+from recombine.checkpoint import NONE, Checkpoint
 from recombine.core import InputError, require
 from recombine.laboratory import Setting, Shared, make_shared, make_split
 from recombine.program import Inputs
@@ -36,14 +38,16 @@ Watch = Callable[[Progress], None]
 
 
 class Trained(NamedTuple):
-    """Each run's rows, the networks and settings of all runs stacked along the run axis, and how they were trained."""
+    """Each run's rows, the networks and settings of all runs stacked along the run axis, and how they were trained:
+    the width for each run, and a note where that is not what was asked for."""
 
     rows: list[list[dict[str, Any]]]
     net: eqx.Module
     setting: Setting
     compile_seconds: float
     seconds: float
-    width: int
+    widths: list[int]
+    note: str = ""
 
 
 class Ready(NamedTuple):
@@ -54,8 +58,7 @@ class Ready(NamedTuple):
     shared: Shared
     lanes: list[Inputs]
     facts: list[dict[str, Any]]
-    start: Any
-    block: Any
+    program: program.Compiled
     compile_seconds: float
 
 
@@ -71,31 +74,37 @@ def prepare(runs: list[Run], width: int | None = None) -> Ready:
     size = device.lane(width)
     padded = [*range(len(runs)), *[0] * (-len(runs) % size)]
     labels = program.labels_of(shared)
-    shared = jax.device_put(shared)
+    shared = device.put(shared, stacked=False)
     lanes = []
     for places in (padded[i : i + size] for i in range(0, len(padded), size)):
         keys = jnp.stack([new_key(runs[i].seed) for i in places])
         values = {name: jnp.array([knobs(runs[i])[name] for i in places]) for name in knobs(first)}
         split = jax.tree.map(lambda *leaves: np.stack(leaves), *(splits[i] for i in places))
-        lanes.append(jax.device_put(Inputs(keys, values, split)))
+        lanes.append(device.put(Inputs(keys, values, split), stacked=True))
     leaves, tree = jax.tree.flatten(jax.eval_shape(lambda: (shared, lanes[0])))
-    start, block = program.compiled(blank, labels, tuple(leaves), tree)
-    return Ready(runs, width, shared, lanes, list(facts), start, block, time.perf_counter() - clock)
+    compiled = program.compiled(blank, labels, tuple(leaves), tree)
+    return Ready(runs, width, shared, lanes, list(facts), compiled, time.perf_counter() - clock)
 
 
 def train_chunk(
-    runs: list[Run], width: int | None = None, watch: Watch = lambda _: None, ready: Future[Ready] | None = None
+    runs: list[Run],
+    width: int | None = None,
+    watch: Watch = lambda _: None,
+    ready: Future[Ready] | None = None,
+    folder: Path | None = None,
+    leave: bool = False,
 ) -> Trained:
     """Train runs of one structure side by side, padded to `width`, and give a row per run and evaluation.
 
-    What does not fit in the device's memory is trained in two halves.
+    What does not fit in the device's memory is trained in two halves. With a folder, checkpoints are kept there, and
+    training goes on from one that is found; with `leave`, also from the end.
     """
     width = width or len(runs)
     watch(Progress("compiling", 0, runs[0].num_steps, len(runs), None, 0.0))
     try:
         prepared = prepare(runs, width) if ready is None else ready.result()
-        if width == 1 or device.fits(prepared.block):
-            return train(prepared, watch)
+        if width == 1 or device.fits(prepared.program.advance, prepared.program.evaluate):
+            return train(prepared, watch, Checkpoint(folder, runs, width), leave)
     except Exception as error:
         if not device.out_of_memory(error):
             raise
@@ -109,37 +118,75 @@ def train_chunk(
     def share(place: int) -> Watch:
         return lambda progress: watch(progress._replace(fraction=(place + progress.fraction) / len(parts)))
 
-    return _join([train_chunk(part, half, share(place)) for place, part in enumerate(parts)])
+    # The rows of both halves are written together: until then, the first one's end is worth keeping.
+    halves = [train_chunk(part, half, share(place), None, folder, True) for place, part in enumerate(parts)]
+    return _join(halves, f"out of memory with {width} runs at once: trained {max(halves[0].widths)} at a time")
 
 
-def train(ready: Ready, watch: Watch = lambda _: None) -> Trained:
-    """Train a chunk that is ready."""
+def train(ready: Ready, watch: Watch = lambda _: None, checkpoint: Checkpoint = NONE, leave: bool = False) -> Trained:
+    """Train a chunk that is ready, on from where its checkpoint stands; with `leave`, its end is a checkpoint too."""
     first, num_runs = ready.runs[0], len(ready.runs)
-    states = device.side_by_side(lambda inputs: ready.start(ready.shared, inputs), ready.lanes)
-    jax.block_until_ready(states)
-    clock = time.perf_counter()
-    rows = [[] for _ in ready.runs]
-    for index in range(first.num_evals):
+    settings, carries = _begin(ready)
+    stride, history, at, before = program.stride(first), [], 0, 0.0
+    num_strides, between = first.num_steps // stride, first.num_steps // first.num_evals // stride
+    found = checkpoint.load(jax.eval_shape(lambda: carries))
+    if found is not None:
+        at, before, history, saved = found
+        carries.clear()  # the device may have no room for both
+        carries += [device.put(carry, stacked=True) for carry in saved]
+        watch(Progress("resuming", at * stride, first.num_steps, num_runs, _score(history, num_runs), at / num_strides))
+    # Calls are short enough for progress and checkpoints; the first ones find out how long a stride takes.
+    clock, count, longest = time.perf_counter(), 1, min(10.0, checkpoint.every / 3)
+    while at < num_strides:
+        count = min(count, between - at % between)
+        evaluates = (at + count) % between == 0
 
-        def block(i: int, index: int = index):
-            setting, carry = states[i]
-            carry, scores = ready.block(ready.shared, ready.lanes[i], setting, carry, jnp.int32(index))
-            states[i] = setting, carry
-            return jax.device_get(scores)
+        def call(i: int, begin: int = at, count: int = count, evaluates: bool = evaluates):
+            given = ready.shared, ready.lanes[i], settings[i]
+            carry = ready.program.advance(*given, carries[i], jnp.int32(begin), jnp.int32(count))
+            carries[i] = jax.block_until_ready(carry)
+            index = jnp.int32(begin // between)
+            return jax.device_get(ready.program.evaluate(*given, carries[i], index)) if evaluates else None
 
-        scores = device.side_by_side(block, range(len(states)))
-        columns = expand(_stack(scores))
-        step = (index + 1) * first.num_steps // first.num_evals
-        for i, fact in enumerate(ready.facts):
-            rows[i].append({"step": step} | fact | {name: values[i] for name, values in columns.items()})
-        score = columns.get("test/r2", columns.get("test/accuracy", columns["test/loss"]))
-        mean = float(np.mean(score[:num_runs]))
-        watch(Progress("training", step, first.num_steps, num_runs, mean, (index + 1) / first.num_evals))
-    seconds = time.perf_counter() - clock
-    nets = [carry.net if carry.average is None else carry.average for _, carry in states]
-    stacked = jax.device_get((_stack(nets), _stack([setting for setting, _ in states])))
+        began = time.perf_counter()
+        scores = device.side_by_side(call, range(len(carries)))
+        at += count
+        if evaluates:
+            history.append(expand(_stack(scores)))
+        count = max(1, min(8 * count, int(count * longest / (time.perf_counter() - began))))
+        seconds = before + time.perf_counter() - clock
+        if checkpoint.due() if at < num_strides else leave and seconds > checkpoint.every:
+            checkpoint.save(at, seconds, history, carries)
+        watch(Progress("training", at * stride, first.num_steps, num_runs, _score(history, num_runs), at / num_strides))
+    nets = [carry.net if carry.average is None else carry.average for carry in carries]
+    stacked = jax.device_get((_stack(nets), _stack(settings)))
     net, setting = jax.tree.map(lambda leaf: leaf[:num_runs], stacked)  # without the padding
-    return Trained(rows, net, setting, ready.compile_seconds, seconds, ready.width)
+    seconds = before + time.perf_counter() - clock
+    return Trained(_rows(ready, history), net, setting, ready.compile_seconds, seconds, [ready.width] * num_runs)
+
+
+def _begin(ready: Ready) -> tuple[list[Any], list[Any]]:
+    states = device.side_by_side(lambda inputs: ready.program.start(ready.shared, inputs), ready.lanes)
+    settings, carries = zip(*jax.block_until_ready(states), strict=True)
+    return list(settings), list(carries)
+
+
+def _score(history: list[dict[str, np.ndarray]], num_runs: int) -> float | None:
+    if not history:
+        return None
+    last = history[-1]
+    return float(np.mean(last.get("test/r2", last.get("test/accuracy", last["test/loss"]))[:num_runs]))
+
+
+def _rows(ready: Ready, history: list[dict[str, np.ndarray]]) -> list[list[dict[str, Any]]]:
+    between = ready.runs[0].num_steps // ready.runs[0].num_evals
+    return [
+        [
+            {"step": (index + 1) * between} | fact | {name: values[i] for name, values in columns.items()}
+            for index, columns in enumerate(history)
+        ]
+        for i, fact in enumerate(ready.facts)
+    ]
 
 
 def _stack(trees: list[Any]) -> Any:
@@ -152,11 +199,11 @@ def _concatenate(leaves: Sequence[Any]) -> Any:
     return jnp.concatenate(leaves) if is_key else np.concatenate(leaves)
 
 
-def _join(halves: list[Trained]) -> Trained:
-    rows = [row for half in halves for row in half.rows]
+def _join(halves: list[Trained], note: str) -> Trained:
+    rows, widths = ([item for half in halves for item in getattr(half, name)] for name in ("rows", "widths"))
     net, setting = (_stack([getattr(half, name) for half in halves]) for name in ("net", "setting"))
     compile_seconds, seconds = (sum(getattr(half, name) for half in halves) for name in ("compile_seconds", "seconds"))
-    return Trained(rows, net, setting, compile_seconds, seconds, halves[0].width)
+    return Trained(rows, net, setting, compile_seconds, seconds, widths, note)
 
 
 def expand(scores: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

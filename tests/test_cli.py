@@ -139,8 +139,7 @@ def test_claims_come_from_the_committed_tables(call):
     claims = json.loads(out)["claims"]
     assert code == 0
     assert {claim["experiment"] for claim in claims} >= {"quickstart", "six_modules"}
-    waiting = {claim["name"].split(", decay")[0] for claim in claims if claim["verdict"] == "not yet run"}
-    assert waiting == {"preferencegrid, transformer, points apart"}
+    assert "not yet run" not in {claim["verdict"] for claim in claims}
     code, out, _ = call("claims")
     assert "reproduced" in out
 

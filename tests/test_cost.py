@@ -11,7 +11,10 @@ import pytest
 import recombine as rc
 from recombine import cost, device
 from recombine.bench import growth
+from recombine.chunk import plan
+from recombine.core import InputError
 from recombine.cost import Cost, Work
+from recombine.estimate import estimate
 
 ROOT = Path(__file__).parent.parent
 TINY = rc.Run(
@@ -93,14 +96,47 @@ def test_seconds_of_a_chunk():
     model, work = Cost((0.8, 0.1, 2.0, 3.0), 9.0), Work.of(TINY)
     step = 0.8 / 4 + 0.1 + 2 * work.flops + 3 * work.bytes
     assert model.step(TINY, 4) == pytest.approx(step)
-    runs = rc.sweep(dataclasses.replace(TINY, num_steps=50, num_evals=1), seed=range(3))
-    assert model.chunk(runs, 4) == pytest.approx(3 * 50 * step), "three runs in a program of four, without compilation"
+    runs = rc.sweep(dataclasses.replace(TINY, num_steps=50, num_evals=5, num_eval_tasks=10), seed=range(3))
+    # Three sides of 10 tasks with 16 points each, forward through 212 weights and 23 units, and once 3.5 times more.
+    points = 3 * 10 * 16 * (1 + 3.5)
+    evaluation = 0.8 / 4 + 0.1 + 2 * (2 * points * 212) + 3 * (4 * points * 23)
+    assert model.chunk(runs, 4) == pytest.approx(3 * (50 * step + 5 * evaluation)), "of four, without compilation"
+    waits = model._replace(diagnostic_seconds=7.0)
+    assert waits.chunk(runs, 4) == pytest.approx(3 * (50 * step + 5 * evaluation) + 5 * 7)
+    assert waits._replace(alone=True).chunk(runs, 4) == pytest.approx(3 * (50 * step + 5 * (evaluation + 7)))
+
+
+def test_more_cores_are_faster(monkeypatch):
+    monkeypatch.setattr(device, "num_cores", lambda: 8)
+    assert cost.load().coefficients[1] == pytest.approx(cost.load("cpu").coefficients[1] / 4)
+    assert cost.load().compile_seconds == cost.load("cpu").compile_seconds
+
+
+def test_a_sweep_is_estimated_before_it_is_trained():
+    runs = rc.sweep(TINY, model__widths=[(8, 12), (16, 12)], seed=range(40))
+    one = estimate(runs, "cpu", price=3.6)
+    model = cost.load("cpu")
+    alone = [sum(model.chunk(c.runs, c.width) for c in plan(runs, 16)), 2 * model.compile_seconds]
+    assert one["seconds"] == pytest.approx(one["device_seconds"]) == pytest.approx(sum(alone))
+    assert (one["runs"], one["chunks"], one["programs"], one["compile_seconds"]) == (80, 6, 2, alone[1])
+    assert one["price"] == pytest.approx(one["seconds"] / 1000)
+    assert one["seconds_per_1000_runs"] == pytest.approx(sum(alone) / 80 * 1000)
+    three = estimate(runs, "cpu", num_workers=3)
+    assert three["device_seconds"] == one["device_seconds"]
+    assert one["seconds"] / 3 <= three["seconds"] < one["seconds"]
+    assert "price" not in three
+    with pytest.raises(InputError, match="did you mean NVIDIA H200"):
+        estimate(runs, "NVIDIA H2000")
+    for wrong in ({"num_workers": 0}, {"price": -1.0}):
+        with pytest.raises(InputError):
+            estimate(runs, "cpu", **wrong)
 
 
 def test_an_unknown_device_is_told_by_the_nearest(monkeypatch):
     known = json.loads((ROOT / "recombine" / "cost.json").read_text())
     assert cost.load("NVIDIA H200").coefficients == tuple(known["NVIDIA H200"]["coefficients"])
     assert cost.load("Some CPU").coefficients == tuple(known["cpu"]["coefficients"])
+    monkeypatch.setattr(device, "num_cores", lambda: known["cpu"]["cores"])
     assert cost.load() == cost.load("cpu")
     monkeypatch.setattr(device, "on_cpu", lambda: False)
     assert cost.load("NVIDIA Z9000") == cost.load("NVIDIA H200")

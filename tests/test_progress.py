@@ -10,7 +10,7 @@ from recombine.cost import Cost
 from recombine.engine import Chunk, plan
 from recombine.progress import Display, expected_seconds
 
-TINY = rc.Run(model=rc.MLP(widths=(8, 8)), num_steps=20, num_evals=2)
+TINY = rc.Run(model=rc.MLP(widths=(8, 8)), num_steps=20, num_evals=2, diagnostics=())
 FLAT = Cost((0.0, 0.5, 0.0, 0.0), 7.0)  # half a second for a step of any run, seven seconds for a program
 
 
@@ -29,9 +29,9 @@ def at(fraction, score=None, phase="training"):
 def test_compilation_counts_once_per_structure():
     chunks = plan(rc.sweep(TINY, model__widths=[(8, 8), (12, 8)], seed=range(3)), max_width=2)
     assert [len(chunk.runs) for chunk in chunks] == [2, 1, 2, 1]
-    # 20 steps at half a second are 10 seconds a run; the empty place of a padded chunk costs nothing here.
-    assert list(expected_seconds(chunks, FLAT).values()) == pytest.approx([20 + 7, 10, 20 + 7, 10])
-    assert list(expected_seconds(reversed(chunks), FLAT).values()) == pytest.approx([10 + 7, 20, 10 + 7, 20])
+    # 20 steps and 2 evaluations at half a second are 11 seconds a run; the empty place of a padded chunk costs nothing.
+    assert list(expected_seconds(chunks, FLAT).values()) == pytest.approx([22 + 7, 11, 22 + 7, 11])
+    assert list(expected_seconds(reversed(chunks), FLAT).values()) == pytest.approx([11 + 7, 22, 11 + 7, 22])
     assert expected_seconds([], FLAT) == {}
 
 
@@ -73,7 +73,7 @@ def test_chunks_add_up_and_the_line_tells_the_time_left(clock, capsys):
         display.update("b", at(0, phase="compiling"))
         clock.seconds += 100
         display.update("b", at(1, score=0.75))
-    assert display.done == 400
+    assert display.done == {"a": 300, "b": 100}
     out, err = capsys.readouterr()
     assert out == ""
     lines = [" ".join(line.split()) for line in " ".join(err.split()).replace("left", "left\n").splitlines()]
@@ -107,7 +107,7 @@ def test_nothing_is_printed_unless_shown(capsys):
     with Display(4, 2, {"a": 1.0}, shown=False) as display:
         display.update("a", at(0))
         display.update("a", at(1))
-    assert display.done == 1
+    assert display.done == {"a": 1}
     assert capsys.readouterr() == ("", "")
 
 

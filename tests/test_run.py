@@ -4,6 +4,7 @@ import math
 import typing
 from typing import Literal
 
+import numpy as np
 import pytest
 
 from recombine import find
@@ -13,9 +14,24 @@ from recombine.encodings.few_shot import FewShot
 from recombine.encodings.identity import Identity
 from recombine.encodings.interval_shuffle import IntervalShuffle
 from recombine.families.hyperteacher import Hyperteacher
+from recombine.families.preference_grid import PreferenceGrid
 from recombine.models.mlp import MLP
+from recombine.models.transformer import Transformer
 from recombine.recipe import Fast, Paper
-from recombine.run import Run, describe, from_json, identity, knobs, paper, put, restore, structure, sweep, to_json
+from recombine.run import (
+    NUMERICS,
+    Run,
+    describe,
+    from_json,
+    identity,
+    knobs,
+    paper,
+    put,
+    restore,
+    structure,
+    sweep,
+    to_json,
+)
 from recombine.supports.balanced import Balanced
 
 PARTS = {name: cls for classes in find.parts().values() for name, cls in classes.items()} | {"Run": Run}
@@ -154,7 +170,57 @@ def test_equal_runs_have_equal_identities():
     assert identity(Run()) == identity(Run())
     assert identity(Run(recipe=Fast(learning_rate=1))) == identity(Run(recipe=Fast(learning_rate=1.0)))
     assert identity(Run(model=MLP(widths=[8, 8]))) == identity(Run(model=MLP(widths=(8, 8))))
+    assert identity(Run(recipe=Fast(ema=0))) == identity(Run(recipe=Fast(ema=-0.0)))
+    assert identity(Run(frac_test=np.float64(0.5), seed=np.int64(3))) == identity(Run(frac_test=1 / 2, seed=3))
+    assert identity(Run(family=Hyperteacher(np.int32(8)))) == identity(Run(family=Hyperteacher(8)))
     assert len(identity(Run())) == 16
+
+
+def test_equal_parts_of_a_user_have_equal_identities(tmp_path):
+    # Nothing checks or tidies their fields.
+    cls = own_part(tmp_path, OWN_PART.replace("factor: float = 2.0", "factor: float = 2.0\n    free: object = None"))
+    for same in ([1, 1.0, True, np.float64(1), np.int8(1)], [0, 0.0, -0.0, False]):
+        for name in ("factor", "free"):
+            parts = [cls(**{name: value}) for value in same]
+            assert all(part == parts[0] for part in parts)
+            assert len({identity(Run(encoding=part)) for part in parts}) == 1
+    different = [None, 1, 2, 1.5, "1", "None", (), (1,), (1, 2), ((1,), 2), Identity(), cls()]
+    assert len({identity(Run(encoding=cls(free=value))) for value in different}) == len(different)
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, np.zeros(2), abs, 1j], ids=str)
+def test_what_cannot_be_hashed_is_refused(value, tmp_path):
+    cls = own_part(tmp_path, OWN_PART)
+    with pytest.raises(InputError, match="a part's fields are numbers, texts"):
+        identity(Run(encoding=cls(value)))
+
+
+@pytest.mark.parametrize("name", ["part", "code"])
+def test_names_of_fields_that_would_hide_the_code_are_refused(name, tmp_path):
+    cls = own_part(tmp_path, OWN_PART.replace("factor", name))
+    with pytest.raises(InputError, match=f"Doubled has a field {name}, a name that is taken"):
+        identity(Run(encoding=cls()))
+
+
+def test_the_order_of_fields_does_not_matter():
+    fields, told = [("a", int, dataclasses.field(default=1)), ("b", int, dataclasses.field(default=2))], []
+    for order in (fields, fields[::-1]):
+        cls = dataclasses.make_dataclass("Own", order, frozen=True)
+        cls.__module__ = "recombine.own"
+        told.append(json.dumps(to_json(cls()), sort_keys=True))
+    assert told[0] == told[1]
+
+
+def test_identities_stay_what_they_are():
+    # Tables hold them: whoever changes how they are made loses all rows.
+    assert NUMERICS == 3, "after a change of NUMERICS all identities are new: write them here"
+    transformer = Transformer(num_layers=1, d_model=32, num_heads=4, d_ff=64)
+    grid = PreferenceGrid(num_modules=6, num_hot=2, num_features=8, observation="compact")
+    points = {"num_points": 8, "num_eval_points": 8}
+    assert identity(Run()) == "b0eef9b985036a1f"
+    assert identity(paper()) == "a3baa692901fb8b2"
+    assert identity(Run(encoding=FewShot(sequence=True), model=transformer)) == "6cfdec87c8da49c2"
+    assert identity(Run(family=grid, model=transformer, recipe=Fast(0.005), **points)) == "92e2f15fb343d300"
 
 
 def own_part(tmp_path, text, name="mine.py"):
@@ -233,6 +299,20 @@ def test_json_brings_every_run_back():
         back = from_json(json.loads(text), PARTS)
         assert back == run
         assert identity(back) == identity(run)
+
+
+def test_json_holds_values_as_they_are(tmp_path):
+    cls = own_part(tmp_path, OWN_PART.replace("factor: float = 2.0", "factor: float = 2.0\n    free: object = None"))
+    for value, told in ((True, "true"), (1, "1"), (1.0, "1.0"), (-0.0, "-0.0"), ([1, (2.0,)], "[1, [2.0]]")):
+        assert json.dumps(to_json(cls(value, value))).endswith(f'"factor": {told}, "free": {told}}}')
+    assert to_json(cls(np.float64(0.5), np.int8(3)))["free"] == 3
+
+
+def test_a_flag_stays_a_flag(tmp_path):
+    cls = own_part(tmp_path, OWN_PART.replace("factor: float = 2.0", "flag: bool | None = True"))
+    told = [identity(Run(encoding=cls(flag))) for flag in (True, np.True_, 1, None, False)]
+    assert told[0] == told[1] == told[2]
+    assert len(set(told)) == 3
 
 
 def test_json_of_unknown_parts_is_refused(tmp_path):

@@ -1,8 +1,9 @@
+import contextlib
 import json
 import os
-import shutil
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -11,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from recombine.core import InputError
+from recombine.files import holder
 from recombine.table import Table
 
 
@@ -51,36 +53,32 @@ def test_nan_is_stored_as_nan_and_not_as_missing(tmp_path):
     assert pq.read_table(part)["loss"].null_count == 0
 
 
-def test_append_never_overwrites(tmp_path, monkeypatch):
+def test_append_never_overwrites(tmp_path):
     table = Table(tmp_path)
     first = table.append(frame("a", value=1.0))
     before = first.read_bytes()
-    # The name of the first part is drawn again, and must be passed over.
-    taken = first.stem.removeprefix("part-") + "0" * 16
-    names = iter([taken, *(f"{n:032x}" for n in range(9))])
-    monkeypatch.setattr("recombine.table.uuid.uuid4", lambda: type("Id", (), {"hex": next(names)}))
-    second = table.append(frame("a", value=2.0))
+    second = table.append(frame("b", value=2.0))
     assert second != first
     assert first.read_bytes() == before
-    assert sorted(table.read()["value"]) == [1.0, 1.0, 2.0, 2.0]
+    assert table.append(frame("a", value=1.0)) == first, "a part is called by what it holds"
+    assert table.read()["value"].tolist() == [1.0, 1.0, 2.0, 2.0]
 
 
-def test_order_does_not_depend_on_arrival_or_file_names(tmp_path):
+def test_order_does_not_depend_on_arrival(tmp_path):
     parts = [
         frame("b", value=0.5),
         frame("a", other="x"),
         frame("c", 12, value=1.0, third=True),
-        frame("a", value=7.0),  # the same run and step twice: the contents decide
+        frame("a", value=7.0),  # the same run and step twice: the contents decide which one counts
     ]
     one, two = Table(tmp_path / "one"), Table(tmp_path / "two")
     for part in parts:
         one.append(part)
     for part in reversed(parts):
         two.append(part)
-    for number, file in enumerate(sorted((two.path / "rows").iterdir(), reverse=True)):
-        file.rename(file.with_name(f"part-{number}.parquet"))
-    pd.testing.assert_frame_equal(one.read()[sorted(one.read())], two.read()[sorted(two.read())])
+    pd.testing.assert_frame_equal(one.read(), two.read())
     assert list(one.read()["run"].drop_duplicates()) == ["a", "b", "c"]
+    assert one.read().groupby(["run", "step"]).size().max() == 1
     assert list(one.read().query("run == 'c'")["step"]) == list(range(12))
 
 
@@ -220,6 +218,7 @@ def test_a_broken_part_is_named(table, damage):
 
 def test_parquet_of_others_is_refused(table):
     part = table.append(frame("a"))
+    part = part if table.packed else part.with_name("part-theirs.parquet")
     pd.DataFrame({"x": [1]}).to_parquet(part)
     for attempt in (table.read, table.finished):
         with pytest.raises(InputError, match="no column 'run'"):
@@ -267,18 +266,156 @@ def test_a_refused_write_is_one_clear_line(tmp_path, monkeypatch):
         Table(tmp_path).check_writable()
 
 
-def test_many_wide_parts_read_fast(tmp_path):
-    table = Table(tmp_path)
+def test_three_thousand_runs_open_at_once_once_compacted(tmp_path):
     rng = np.random.default_rng(0)
-    names = [f"test/metric{n}" for n in range(300)]
-    part = table.append(pd.DataFrame(rng.normal(size=(20, 300)), columns=names).assign(run="a", step=range(20)))
-    for number in range(99):
-        shutil.copy(part, part.with_name(f"part-{number}.parquet"))
-    start = time.perf_counter()
-    assert table.finished() == {"a"}
-    assert table.read().shape == (2000, 302)
-    # 1 to 2 s on two busy cores; the bound catches reading that grows with the square of the parts.
-    assert time.perf_counter() - start < 10
+    table, names = Table(tmp_path), [f"test/metric{n}" for n in range(60)]
+    for first in range(0, 3000, 16):
+        runs = [f"{n:016x}" for n in range(first, min(first + 16, 3000)) for _ in range(4)]
+        rows = pd.DataFrame(rng.normal(size=(len(runs), 60)), columns=names)
+        table.append(rows.assign(run=runs, step=[n % 4 for n in range(len(runs))], model="MLP"))
+    before = table.read()
+    table.compact()
+    assert table.num_parts() == 1
+    best = 10.0
+    for _ in range(3):  # the fastest of three: a busy machine is not the code's fault
+        start = time.perf_counter()
+        rows = table.read()
+        assert len(table.finished()) == 3000
+        best = min(best, time.perf_counter() - start)
+    assert best < 1
+    pd.testing.assert_frame_equal(rows, before, check_exact=True)
+
+
+def odd_parts() -> list[pd.DataFrame]:
+    return [
+        frame("b", value=0.5, width=16),
+        frame("a", other="x", flag=True, count=3),
+        frame("c", 12, value=np.float32(0.1), third=None),
+        frame("d", value=np.nan, other="4"),
+        frame("a", value=7.0),
+    ]
+
+
+@pytest.mark.parametrize("more", [[], [frame("e", width="16x16")], [frame("f", mixed=[1, "x"]), frame("g", mixed="y")]])
+def test_compaction_changes_nothing(tmp_path, more):
+    table = Table(tmp_path)
+    for part in [*odd_parts(), *more]:
+        table.append(part)
+    before = table.read()
+    table.compact()
+    assert table.num_parts() == 1
+    pd.testing.assert_frame_equal(table.read(), before, check_exact=True)
+    table.append(frame("h", value=2.0, width=8))
+    again = table.read()
+    table.compact()
+    pd.testing.assert_frame_equal(table.read(), again, check_exact=True)
+
+
+@pytest.mark.parametrize("kept", range(6))
+def test_a_killed_compaction_loses_and_repeats_nothing(tmp_path, monkeypatch, kept):
+    table = Table(tmp_path)
+    for part in odd_parts():
+        table.append(part)
+    before, removed = table.read(), []
+
+    def killed(path, missing_ok=False):
+        if len(removed) == kept:
+            raise KeyboardInterrupt
+        removed.append(path)
+        path.rename(tmp_path / path.name)
+
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr("pathlib.Path.unlink", killed)
+        table.compact()
+    assert table.num_parts() == 6 - min(kept, 5)
+    pd.testing.assert_frame_equal(table.read(), before, check_exact=True)
+    table.compact()
+    pd.testing.assert_frame_equal(table.read(), before, check_exact=True)
+
+
+def test_a_reader_never_misses_rows_while_parts_are_compacted(tmp_path):
+    table, stop = Table(tmp_path), threading.Event()
+    table.append(frame("0000"))
+
+    def write():
+        for n in range(1, 150):
+            table.append(frame(f"{n:04}", value=1.0))
+            if n % 5 == 0:
+                table.compact()
+        stop.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    least = 0
+    while not stop.is_set():
+        runs = Table(tmp_path).finished()
+        assert len(runs) >= least, "rows that were there are there"
+        least = len(runs)
+    writer.join()
+    assert len(table.finished()) == 150
+
+
+def test_no_flipped_bit_goes_unnoticed(table):
+    table.append(frame("a", 20, loss=np.random.default_rng(0).normal(size=20), name="mlp"))
+    table.note(scale="tiny")
+    part = table.path if table.packed else next((table.path / "rows").iterdir())
+    data, before, noticed = part.read_bytes(), table.read(), 0
+    places = np.random.default_rng(1).choice(8 * len(data), size=400, replace=False)
+    for place in places:
+        flipped = bytearray(data)
+        flipped[place // 8] ^= 1 << (place % 8)
+        part.write_bytes(bytes(flipped))
+        try:
+            rows, meta = table.read(), table.meta()
+        except InputError:
+            noticed += 1
+        else:
+            pd.testing.assert_frame_equal(rows, before, check_exact=True)
+            assert meta == {"scale": "tiny"}
+    # In a packed file only the mark before its checksum may be damaged unnoticed: it is not read.
+    assert noticed == 400 or (table.packed and noticed > 390)
+
+
+def test_one_process_writes_at_a_time(table):
+    table.check_writable()
+    script = (
+        "import sys, time\n"
+        "from recombine.table import Table\n"
+        "with Table(sys.argv[1]).held():\n"
+        "    sys.stdout.write('held\\n'); sys.stdout.flush(); time.sleep(60)\n"
+    )
+    other = subprocess.Popen([sys.executable, "-c", script, str(table.path)], stdout=subprocess.PIPE, text=True)
+    assert other.stdout.readline() == "held\n"
+    assert holder(table.path)["pid"] == other.pid
+    with pytest.raises(InputError, match=f"process {other.pid} on .* name another --out"), table.held():
+        pass
+    other.kill()  # -9: the system itself lets go
+    other.wait()
+    other.stdout.close()
+    assert holder(table.path) is None
+    with table.held():
+        assert holder(table.path)["pid"] == os.getpid()
+    assert holder(table.path) is None
+    assert not [path for path in table.path.parent.rglob("*") if path.is_file()], "nothing is left behind"
+
+
+def test_who_only_looks_never_keeps_a_writer_out(tmp_path):
+    table, stop = Table(tmp_path), threading.Event()
+
+    def look():
+        while not stop.is_set():
+            holder(tmp_path)
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    try:
+        for _ in range(200):
+            table.check_writable()
+            with table.held():
+                pass
+    finally:
+        stop.set()
+        looker.join()
 
 
 def test_experiment_file_is_plain_json(tmp_path):

@@ -48,13 +48,13 @@ def uninterrupted(tmp_path_factory) -> pd.DataFrame:
 
 def test_programs_equal_structures(monkeypatch):
     traced = []
-    block = program._block
+    advance = program._advance
 
     def counted(blank, *args):
         traced.append(blank)
-        return block(blank, *args)
+        return advance(blank, *args)
 
-    monkeypatch.setattr(program, "_block", counted)
+    monkeypatch.setattr(program, "_advance", counted)
     program.compiled.cache_clear()
     runs = [dataclasses.replace(run, diagnostics=(), num_steps=4) for run in sixteen()]
     rows = rc.train(runs, max_width=4)

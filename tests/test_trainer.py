@@ -13,7 +13,6 @@ import pytest
 import recombine as rc
 from recombine import device, engine, program, trainer
 from recombine.core import InputError
-from recombine.laboratory import make_shared
 from recombine.run import identity, structure
 from tests.tiny import TINY
 
@@ -37,11 +36,11 @@ def room(monkeypatch):
     def room(width: int, error: Exception = FULL) -> list[int]:
         train, tried = trainer.train, []
 
-        def limited(ready, watch=lambda _: None):
+        def limited(ready, *args):
             tried.append(ready.width)
             if ready.width > width:
                 raise error
-            return train(ready, watch)
+            return train(ready, *args)
 
         monkeypatch.setattr(trainer, "train", limited)
         return tried
@@ -62,7 +61,7 @@ def same(found: trainer.Trained, expected: trainer.Trained) -> None:
 
 
 def test_runs_of_a_chunk_differ_and_are_in_order(whole):
-    assert whole.width == 6
+    assert whole.widths == [6] * 6
     losses = [rows[-1]["test/loss"] for rows in whole.rows]
     assert len(set(map(float, losses))) == 6, "or equal rows would prove nothing below"
     assert [[row["step"] for row in rows] for rows in whole.rows] == [[10, 20]] * 6
@@ -78,7 +77,7 @@ def test_on_a_cpu_a_chunk_equals_its_runs_alone_bit_for_bit(whole):
 
 def test_a_padded_chunk_gives_the_same_rows(whole):
     found = trainer.train_chunk(six()[:4], width=6)
-    assert found.width == 6
+    assert found.widths == [6] * 4
     assert len(found.rows) == 4
     picked = jax.tree.map(lambda leaf: leaf[:4], (whole.net, whole.setting))
     same(found, whole._replace(rows=whole.rows[:4], net=picked[0], setting=picked[1]))
@@ -89,7 +88,8 @@ def test_what_does_not_fit_is_trained_in_halves(whole, room, width, tried):
     seen, widths = [], room(width)
     found = trainer.train_chunk(six(), watch=seen.append)
     assert tried is None or widths == tried
-    assert found.width == width
+    assert found.widths == [width] * 6
+    assert found.note == f"out of memory with 6 runs at once: trained {width} at a time"
     same(found, whole)
     fractions = [progress.fraction for progress in seen]
     assert fractions == sorted(fractions)
@@ -105,13 +105,13 @@ def test_a_program_that_would_not_fit_is_not_even_started(whole, monkeypatch):
         widths.append(args[1])
         return prepare(*args)
 
-    def noted(ready, watch):
+    def noted(ready, *args):
         trained.append(ready.width)
-        return train(ready, watch)
+        return train(ready, *args)
 
     monkeypatch.setattr(trainer, "prepare", prepared)
     monkeypatch.setattr(trainer, "train", noted)
-    monkeypatch.setattr(device, "fits", lambda _: widths[-1] <= 2)
+    monkeypatch.setattr(device, "fits", lambda *_: widths[-1] <= 2)
     same(trainer.train_chunk(six()), whole)
     assert widths == [6, 3, 2, 2, 3, 2, 2]
     assert trained == [2, 2, 2, 2]
@@ -121,6 +121,7 @@ def test_rows_tell_the_width_that_they_were_trained_with(whole, room):
     room(2)
     rows = rc.train(six(), max_width=6)
     assert rows["meta/width"].unique().tolist() == [2]
+    assert rows["meta/note"].unique().tolist() == ["out of memory with 6 runs at once: trained 2 at a time"]
     assert rows["run"].tolist() == [identity(run) for run in six() for _ in range(2)]
     expected = [float(row["test/loss"]) for rows in whole.rows for row in rows]
     np.testing.assert_array_equal(rows["test/loss"], np.float32(expected))
@@ -137,7 +138,7 @@ def test_networks_stay_with_their_runs_where_lanes_are_padded(whole, monkeypatch
         return prepare(*args)
 
     monkeypatch.setattr(trainer, "prepare", prepared)
-    monkeypatch.setattr(device, "fits", lambda _: widths[-1] <= 2)
+    monkeypatch.setattr(device, "fits", lambda *_: widths[-1] <= 2)
     chunk = engine.Chunk(tuple(six()[:num_runs]), 6)
     for i, fitted in enumerate(engine.fit_chunk(chunk)):
         losses = [row["test/loss"] for row in whole.rows[i]]
@@ -163,16 +164,16 @@ def test_one_run_without_room_is_an_error(room):
 
 
 def test_a_lone_run_is_tried_however_much_it_seems_to_need(monkeypatch):
-    monkeypatch.setattr(device, "fits", lambda _: False)
+    monkeypatch.setattr(device, "fits", lambda *_: False)
     found = trainer.train_chunk([TINY])
-    assert found.width == 1
+    assert found.widths == [1]
     assert np.isfinite(found.rows[0][-1]["test/loss"])
 
 
 def test_a_chunk_compiled_elsewhere_that_runs_out_of_memory_is_halved_too(whole):
     ready = SimpleNamespace(result=lambda: (_ for _ in ()).throw(FULL))
     found = trainer.train_chunk(six(), ready=ready)
-    assert found.width == 3
+    assert found.widths == [3] * 6
     same(found, whole)
 
 
@@ -198,12 +199,12 @@ def test_bfloat16_rows_are_near_float32_rows_and_the_network_is_float32(recipe):
 
 
 def products(run: rc.Run) -> tuple[list[str], str]:
-    """The type of every matrix product in a run's block, as JAX was told it, and the whole text."""
+    """The type of every matrix product in a run's training, as JAX was told it, and the whole text."""
     ready = trainer.prepare([run])
-    block = functools.partial(program._block, structure(run), program.labels_of(make_shared(run.family)))
-    states = ready.start(ready.shared, ready.lanes[0])
-    mapped = jax.vmap(block, in_axes=(None, 0, 0, 0, None))
-    text = str(jax.make_jaxpr(mapped)(ready.shared, ready.lanes[0], *states, jnp.int32(0)))
+    advance = functools.partial(program._advance, structure(run))
+    states = ready.program.start(ready.shared, ready.lanes[0])
+    mapped = jax.vmap(advance, in_axes=(None, 0, 0, 0, None, None))
+    text = str(jax.make_jaxpr(mapped)(ready.shared, ready.lanes[0], *states, jnp.int32(0), jnp.int32(1)))
     return re.findall(r"(\w+)\[[\d,]*\] = dot_general\[", text), text
 
 
@@ -213,7 +214,7 @@ def test_training_multiplies_in_the_recipes_type():
     assert "bf16" not in text
     low, _ = products(dataclasses.replace(TINY, recipe=rc.Paper(precision="bfloat16")))
     assert len(low) == len(exact)
-    # Three layers forward, three gradients of weights and two of activations; the rest is the teacher and evaluation.
+    # Three layers forward, three gradients of weights and two of activations; the rest is the teacher.
     assert low.count("bf16") == 8
     assert low.count("f32") >= 3
     # Muon: three products in each of five iterations for each of three shapes.

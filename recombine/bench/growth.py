@@ -104,7 +104,7 @@ def memory(max_tasks: int = 20_000) -> list[Row]:
         family = Hyperteacher(num_modules=200, num_hot=num_hot, max_tasks=max_tasks)
         ready = trainer.prepare(seeds(dataclasses.replace(base(10), family=family, recipe=Fast()), 4))
         trainer.train(ready)
-        sizes.append(device.needed_bytes(ready.block) / 2**20)
+        sizes.append(device.needed_bytes(ready.program.advance) / 2**20)
         peaks.append(_peak())
         note = f"{family.num_tasks:.3g} tasks, of which {max_tasks:,} are listed"
         found.append(row(f"M=200, K={num_hot}: memory of one call", sizes[-1], "MiB", note=note))

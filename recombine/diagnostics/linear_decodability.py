@@ -17,6 +17,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from recombine.core import Lab, Observation, check, require
 
+MAX_TASKS = 1_000_000  # whose activations are in memory all at once
+
 Decoder = Callable[[Float[Array, "n d"]], Float[Array, "n M"]]
 
 
@@ -37,6 +39,9 @@ class LinearDecodability:
 
     def __post_init__(self):
         check(self, num_fit=2, num_seen=2, num_test=2, l2=0)
+        for name in ("num_fit", "num_seen", "num_test"):
+            value = getattr(self, name)
+            require(value <= MAX_TASKS, f"LinearDecodability.{name} must be at most {MAX_TASKS} tasks, got {value}")
         require(
             self.l2 > 0, "LinearDecodability.l2 must be above 0: a layer with a dead unit has no solution without it"
         )

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from recombine.core import Family, check, require
+from recombine.core import Family, check, check_layers, require
 
 Coupling = tuple[Float[Array, "_ _"], ...]
 
@@ -23,6 +23,7 @@ class InvertibleNN:
 
     def __post_init__(self):
         check(self, num_layers=1, scale=0)
+        check_layers(self, self.num_layers)
 
     def num_tokens(self, family: Family) -> int:
         """Codes are float vectors."""

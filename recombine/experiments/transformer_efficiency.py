@@ -10,13 +10,13 @@ weight decay, which matters. One thing is not the same: points of the preference
 transformer sees those before, which tell the task as well. The control is a transformer that does not (`apart`).
 
 Command:  recombine run transformer_efficiency --scale small
-Runtime:  5 to 11 minutes on 2 cores; full: 6 minutes on one H200, and 3 more for the control.
+Runtime:  5 to 11 minutes on 2 cores; full: 9 minutes on one H200.
 Expected: the transformer needs fewer tasks on both families; from the fewest tasks neither generalises.
-Measured: full (H200, 2026-11-15; the control is still to be trained): match (median over numbers of tasks) 1.3 on the
-          hyperteacher without decay, 1.04 with (.88 to 1.5, so not reproduced), 3.7 on the preference grid (2 to 9);
-          share 1.4, 1.1 and 1.0, the last two not for every seed. The transformer fits better: on the grid's seen
-          tasks it has .83 of the episodes right, the MLP .72. small (2026-11-15): nothing is reproduced, the small
-          transformer being behind the MLP; without history it has .29 of the grid's episodes right instead of .32.
+Measured: full (H200, 2026-11-15): match (median over numbers of tasks) 1.3 on the hyperteacher without decay, 1.04
+          with (.88 to 1.5, so not reproduced), 3.7 on the preference grid (2 to 9), of which 1.6 (1.3 to 3.3) remain
+          without history; share 1.4, 1.1, 1.0 and 1.1, the last three not for every seed. The transformer fits better:
+          on the grid's seen tasks it has .83 of the episodes right, without history .76, the MLP .72. small
+          (2026-11-15): nothing is reproduced, the small transformer being behind the MLP.
 """
 
 import dataclasses

@@ -27,6 +27,7 @@ SIDE = 7
 NUM_CELLS = SIDE * SIDE
 NUM_FREE = 31  # a tree: 16 nodes, and 15 passages between them
 NUM_NODES = 16
+MAX_MAZES = 1000  # every maze is a module, and has up to 100 tasks
 NUM_MOVES = 4  # up, right, down, left
 LONGEST = NUM_FREE - 1  # moves; with the interaction an episode has at most one step more
 FAR = NUM_CELLS  # the distance to a wall
@@ -87,6 +88,11 @@ class GoalGrid:
             require(
                 value <= len(words), f"GoalGrid.{name} must be at most {len(words)}, so many have a word, got {value}"
             )
+        require(
+            self.num_mazes <= MAX_MAZES,
+            f"GoalGrid.num_mazes must be at most {MAX_MAZES}, for which the table of tasks has 100 MB, "
+            f"got {self.num_mazes}",
+        )
         require(
             self.horizon > LONGEST,
             f"GoalGrid.horizon must be at least {LONGEST + 1}, which the longest way takes, got {self.horizon}",

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, Shaped
 
 from recombine import khot
-from recombine.core import check
+from recombine.core import check, check_layers
 
 
 class Teacher(NamedTuple):
@@ -42,6 +42,7 @@ class Hyperteacher:
 
     def __post_init__(self):
         check(self, d_input=1, d_hidden=1, num_outputs=1, num_layers=1)
+        check_layers(self, self.num_layers)
         khot.check_sizes(self)
 
     def tasks(self) -> Int[np.ndarray, "N M"]:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 
-from recombine.core import Batch, check, require, stream
+from recombine.core import Batch, check, check_layers, require, stream
 from recombine.layer import linear
 
 LONG = 64  # numbers in a code; a longer one is worth a product of its own
@@ -93,6 +93,7 @@ class MLP:
     def __post_init__(self):
         check(self, d_embed=1)
         require(len(self.widths) > 0, "MLP.widths must name at least one hidden layer, (128, 128) say")
+        check_layers(self, len(self.widths))
         require(min(self.widths) >= 1, f"MLP.widths must all be at least 1, got {self.widths}")
         require(
             not self.residual or len(set(self.widths)) == 1,

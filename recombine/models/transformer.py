@@ -15,9 +15,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree, Shaped
 
-from recombine.core import Batch, check, require, stream
+from recombine.core import Batch, check, check_layers, require, stream
 from recombine.layer import linear
 
+MAX_READ = 2**28  # numbers in the tokens of a task: a gigabyte
 EPSILON = 1e-6  # of the layer norms: the published code's, where equinox has 1e-5
 
 
@@ -125,6 +126,7 @@ class Transformer:
 
     def __post_init__(self):
         check(self, num_layers=1, d_model=1, num_heads=1, d_ff=1)
+        check_layers(self, self.num_layers)
         require(
             self.d_model % (2 * self.num_heads) == 0,
             f"Transformer.num_heads={self.num_heads} must divide d_model={self.d_model} into heads of even size, for "
@@ -149,6 +151,12 @@ class Transformer:
         require(
             words == bool(num_tokens) and (code.ndim == 1 or (code.ndim == 2 and not words)),
             "Transformer reads a flat code, a sequence (l, d) of vectors or (l,) of words: choose such an encoding",
+        )
+        num_read = len(x) + (len(code) if words or code.ndim == 2 else 1)
+        require(
+            num_read * self.d_model <= MAX_READ,  # here, because rotary positions are numbers even while tracing
+            f"Transformer would read {num_read} tokens of {self.d_model} numbers at once, which is too many: lower "
+            "num_points, d_model, or num_pairs of FewShot",
         )
         embedding = of_code = None
         if words:

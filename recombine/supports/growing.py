@@ -14,6 +14,7 @@ import numpy as np
 from recombine.conditions import connected, draw, mark, train_size
 from recombine.core import check, require
 
+MAX_FACTOR = 1e9  # no table has so many tasks
 TRIES = 20  # draws of the test tasks, until the others connect all modules
 
 
@@ -28,8 +29,8 @@ class Growing:
     def __post_init__(self):
         check(self)
         require(
-            self.factor is None or 0 < self.factor < float("inf"),
-            f"Growing.factor must be positive, got {self.factor}",
+            self.factor is None or 0 < self.factor < MAX_FACTOR,
+            f"Growing.factor must be positive and below {MAX_FACTOR:g}, got {self.factor}",
         )
 
     def parts(self, modules: np.ndarray, rng: np.random.Generator, frac_test: float) -> np.ndarray:

@@ -92,7 +92,7 @@ def test_tiny_runs_end_to_end():
 def test_conclusions_from_the_committed_rows():
     rows = rc.Table(RESULTS).read()
     finished = set(rows["run"]) & set(map(identity, transformer_efficiency.runs("full")))
-    assert len(finished) == rows["run"].nunique() == 90, "the 15 runs of the control are still to be trained"
+    assert len(finished) == rows["run"].nunique() == 105
     assert not rows["diverged"].any()
     assert {claim.name: claim.verdict for claim in transformer_efficiency.claims(rows)} == {
         "hyperteacher, transformer, decay 0: match": "reproduced",
@@ -101,7 +101,7 @@ def test_conclusions_from_the_committed_rows():
         "hyperteacher, transformer, decay 0.05: share": "not reproduced",
         "preferencegrid, transformer, decay 0.05: match": "reproduced",
         "preferencegrid, transformer, decay 0.05: share": "not reproduced",  # it scores higher on seen tasks too
-        "preferencegrid, transformer, points apart, decay 0.05: match": "not yet run",
-        "preferencegrid, transformer, points apart, decay 0.05: share": "not yet run",
+        "preferencegrid, transformer, points apart, decay 0.05: match": "reproduced",  # but 1.6 times, not 3.7
+        "preferencegrid, transformer, points apart, decay 0.05: share": "not reproduced",
     }
     assert {claim.verdict for claim in transformer_efficiency.claims(None)} == {"not yet run"}

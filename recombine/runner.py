@@ -1,0 +1,169 @@
+"""What `recombine run` does around `train`: an experiment's runs, their executor, and what is kept beside the rows."""
+
+import contextlib
+import shlex
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+
+from recombine import executors, find, mirror, setting
+from recombine.core import InputError, require
+from recombine.engine import train
+from recombine.run import Run, identity, structure
+from recombine.table import Table
+
+SCALES = ("tiny", "small", "full")
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a user asks for: an experiment (a name of ours or a file), its size and settings, and where it trains."""
+
+    experiment: str
+    scale: str = "small"
+    out: Path | None = None
+    settings: Sequence[str] = ()
+    seeds: int | None = None
+    on: str = "here"
+    slurm: str = ""
+    log: Sequence[str] = ()
+
+    @property
+    def name(self) -> str:
+        """The experiment's name."""
+        return Path(self.experiment).stem
+
+    @property
+    def place(self) -> Path:
+        """Where the rows go."""
+        return self.out or Path("results") / f"{self.name}-{self.scale}"
+
+
+def runs_of(order: Order) -> tuple[ModuleType, list[Run]]:
+    """The experiment and its runs, with the user's settings."""
+    require(order.scale in SCALES, f"there is no scale {order.scale!r}: choose one of {', '.join(SCALES)}")
+    module = find.experiment(order.experiment)
+    told = f"{order.experiment}: runs({order.scale!r})"
+    try:
+        runs = list(module.runs(order.scale))
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{told} failed: {find.where(error, Path(module.__file__ or ''))}") from error
+    require(all(isinstance(one, Run) for one in runs), f"{told} must give a list of Run")
+    runs = setting.apply(runs, order.settings, find.parts_of(module))
+    runs = runs if order.seeds is None else setting.reseed(runs, order.seeds)
+    require(len(runs) > 0, f"{told} gave no run")
+    return module, runs
+
+
+def perform(order: Order, quiet: bool = False) -> tuple[dict[str, Any], pd.DataFrame]:
+    """Train an experiment and keep what a report shows; the result in numbers, and the rows."""
+    module, runs = runs_of(order)
+    table = Table(order.place)
+    new = not set(map(identity, runs)) <= table.finished()
+    clock = time.perf_counter()
+    with _stopped(table, runs), contextlib.ExitStack() as stack:
+        log = stack.enter_context(mirror.open_mirrors(order.log, order.name, order.place)) if order.log else None
+        work = order.place.with_suffix("") if table.packed else order.place
+        executor = executors.opened(order.on, order.slurm, work)
+        executor = stack.enter_context(executor) if new else None  # nothing to train needs no workers
+        about = _about(module, order, runs)
+        try:
+            rows = train(runs, order.place, executor=executor, progress=not quiet, mirror=log, about=about)
+        except InputError:
+            raise
+        except Exception as error:
+            raise _failure(error, table, Path(module.__file__ or "")) from error
+    result = {
+        "experiment": order.name,
+        "out": str(order.place),
+        "runs": len(runs),
+        "programs": len(set(map(structure, runs))),
+        "seconds": round(time.perf_counter() - clock, 1),
+        "summary": _of_rows(module, "summary", rows),
+        "rows": len(rows),
+    }
+    _keep(table, module, rows, result, _about(module, order, runs) if new else {})
+    return result, rows
+
+
+def _failure(error: Exception, table: Table, file: Path) -> InputError:
+    """What went wrong in training, in one line; the rest is in a file beside the rows."""
+    told = "".join(traceback.format_exception(error))
+    place = table.path.with_name(f"{table.path.stem}-failure.txt") if table.packed else table.path / "failure.txt"
+    try:
+        place.write_text(told)
+        more = f"; all of it is in {place}"
+    except OSError:
+        more = ""
+    return InputError(f"training failed, what is finished is kept: {find.where(error, file)}{more}")
+
+
+def _about(module: ModuleType, order: Order, runs: list[Run]) -> dict[str, Any]:
+    """What is known before the first row is there, for those who watch."""
+    ours = order.experiment == order.name
+    return {
+        "experiment": order.name,
+        "source": order.name if ours else str(Path(order.experiment).absolute()),
+        "scale": order.scale,
+        "command": shlex.join(["recombine", *sys.argv[1:]]),
+        "title": getattr(module, "TITLE", order.name),
+        "description": (module.__doc__ or "").strip(),
+        "shown": list(dict.fromkeys(map(identity, runs))),
+    }
+
+
+@contextlib.contextmanager
+def _stopped(table: Table, runs: list[Run]) -> Iterator[None]:
+    """After Ctrl-C, say what is kept, and leave with exit code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = len(table.finished() & set(map(identity, runs)))
+        _say(f"stopped; {kept} of {len(runs)} runs are kept in {table.path}; the same command goes on from there")
+        raise SystemExit(130) from None
+
+
+def _keep(table: Table, module: ModuleType, rows: pd.DataFrame, result: dict[str, Any], about: dict[str, Any]) -> None:
+    """Keep beside the rows what a report shows: the command, the summary and the figures."""
+    last, shown = rows.iloc[-1], rows["run"].unique().tolist()
+    notes = about | {"title": getattr(module, "TITLE", result["experiment"])}
+    # The folder may hold other runs too: a report is of the ones shown.
+    notes |= {"description": (module.__doc__ or "").strip(), "summary": result["summary"], "shown": shown}
+    if about or table.meta().get("shown", shown) != shown:
+        # Otherwise the table keeps the command, the time and the versions of the day when its rows were made.
+        notes |= {key: result[key] for key in ("experiment", "runs", "programs", "seconds")}
+        versions = {"recombine": last["meta/recombine"], "jax": last["meta/jax"], "python": sys.version.split()[0]}
+        notes |= {"device": last["meta/device"], "versions": versions, "date": last["meta/date"]}
+    # A training machine may lack plotly: the same command on another one reuses the rows and draws.
+    figures = _of_rows(module, "figures", rows) if find_spec("plotly") else None
+    try:
+        with table.held():
+            table.note(**notes)
+            if figures is not None:
+                table.save_figures({name: figure.to_json() for name, figure in figures.items()})
+    except (OSError, InputError) as error:
+        _say(f"the rows are kept, but not the command and the figures: {error}")
+
+
+def _of_rows(module: ModuleType, name: str, rows: pd.DataFrame) -> dict[str, Any]:
+    """What an experiment makes of its rows; where it fails the rows are safe, and the user is told why."""
+    try:
+        return getattr(module, name, lambda _: {})(rows)
+    except Exception as error:
+        _say(f"no {name}, the rows are kept: {find.where(error, Path(module.__file__ or ''))}")
+        return {}
+
+
+def _say(text: str) -> None:
+    Console(stderr=True).print(f"recombine: {text}", soft_wrap=True, markup=False, highlight=False)

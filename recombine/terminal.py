@@ -1,0 +1,62 @@
+"""How commands answer in the terminal: tables and lines for a person, one line of JSON for a script."""
+
+import contextlib
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table as RichTable
+
+
+def show(rows: Any, result: dict[str, Any]) -> None:
+    """The table of a sweep's runs, and what came out."""
+    from recombine.report import results_table, shorten
+
+    console = Console()
+    frame = results_table(rows).drop(columns="run")
+    table = RichTable(title=result["experiment"])
+    for name in map(str, frame.columns):
+        table.add_column(name.replace("LinearDecodability/deepest/test/r2", "decodability"), overflow="fold")
+    for line in frame.head(40).itertuples(index=False):
+        table.add_row(*(f"{value:.3f}" if isinstance(value, float) else shorten(str(value)) for value in line))
+    console.print(table)
+    if len(frame) > 40:
+        console.print(f"… and {len(frame) - 40} more runs")
+    for name, value in result["summary"].items():
+        console.print(f"  {name}: [bold]{value:.3f}[/bold]" if isinstance(value, float) else f"  {name}: {value}")
+    console.print(f"{result['runs']} runs in {result['programs']} programs, {result['seconds']} s")
+
+
+@contextlib.contextmanager
+def leaving() -> Iterator[None]:
+    """Ctrl-C is how one leaves."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def digits(value: Any) -> str:
+    """A number in few digits, anything else as it is."""
+    if isinstance(value, str):
+        return value
+    return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def _finite(value: Any) -> Any:
+    # JSON knows no NaN; a diverged run's number is null.
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def tell(json_: bool, result: dict[str, Any], lines: list[str]) -> None:
+    """A command's answer: JSON for a script, lines for a person."""
+    if json_:
+        typer.echo(json.dumps(_finite(result), default=str))
+    else:
+        for line in lines:
+            Console(soft_wrap=True).print(line, markup=False, highlight=False)
