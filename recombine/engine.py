@@ -97,8 +97,8 @@ def _reused(runs: list[Run], writer: Writer, display: Display) -> pd.DataFrame:
     """The rows of runs that were finished before; what is strange about them is told, and mirrors get them too."""
     rows = _ordered(writer.rows(), runs)
     _tell_mixed(rows, display)
-    if writer.mirror is not None:
-        writer.mirror(rows)
+    writer.tell = display.note
+    writer.copy(rows)
     return rows
 
 

@@ -89,13 +89,14 @@ class Writer:
         if rows is not None:
             self.kept += self.waiting if self.table is None else []
             self.waiting.clear()
-            self._copy(rows)
+            self.copy(rows)
         self.written |= set(self.names)
         checkpoint.forget(self.checkpoints, self.names)
         self.names.clear()
         return None
 
-    def _copy(self, rows: pd.DataFrame) -> None:
+    def copy(self, rows: pd.DataFrame) -> None:
+        """Give rows to the mirror; one that fails is told and dropped."""
         if self.mirror is not None:
             try:
                 self.mirror(rows)

@@ -46,3 +46,16 @@ def call(monkeypatch, tmp_path, capsys):
         return code, *capsys.readouterr()
 
     return call
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """A real browser; without one, its tests are skipped with a reason."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if found is None:
+        pytest.skip("the browser tests need a chromium executable on the PATH, and there is none")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()

@@ -3,7 +3,6 @@ import html
 import io
 import math
 import re
-import shutil
 
 import pandas as pd
 import pytest
@@ -177,18 +176,6 @@ def test_write_takes_a_file_or_a_folder(tmp_path):
     assert (tmp_path / "report.html").read_text(encoding="utf-8") == report.page(table)
     with pytest.raises(InputError, match="cannot write the report"):
         report.write(table, tmp_path / "report.html" / "below.html")
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    sync_api = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if found is None:
-        pytest.skip("the browser tests need a chromium executable on the PATH, and there is none")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.mark.browser

@@ -3,7 +3,6 @@
 import contextlib
 import http.client
 import json
-import shutil
 import signal
 import socket
 import subprocess
@@ -256,18 +255,6 @@ def test_ready_is_told_the_address(half, capsys):
     serve.serve(half.path, host="localhost", port=0, ready=ready)
     assert told[0].startswith("http://localhost:")
     assert capsys.readouterr() == ("", "")
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    sync_api = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if found is None:
-        pytest.skip("the browser tests need a chromium executable on the PATH, and there is none")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.mark.browser
