@@ -243,7 +243,10 @@ def test_workers_end_with_their_driver(on, sent, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, tmp_path / "script.py", on, "cluster=local" if on == "slurm" else "", tmp_path]
     with (tmp_path / "told").open("w") as told:
-        driver = subprocess.Popen(command, stderr=told)
+        # Where the tests run in the background, Ctrl-C would be ignored.
+        driver = subprocess.Popen(
+            command, stderr=told, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
+        )
     until(lambda: len(processes_of(tmp_path / "jobs")) >= 2)
     driver.send_signal(sent)
     driver.wait(30)
