@@ -17,6 +17,7 @@ import recombine as rc
 from recombine import executors, slurm
 from recombine.core import InputError, require
 from recombine.executors import opened
+from tests.signals import hears_ctrl_c
 from tests.tiny import TINY
 
 pytestmark = pytest.mark.slow
@@ -243,10 +244,7 @@ def test_workers_end_with_their_driver(on, sent, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, tmp_path / "script.py", on, "cluster=local" if on == "slurm" else "", tmp_path]
     with (tmp_path / "told").open("w") as told:
-        # Where the tests run in the background, Ctrl-C would be ignored.
-        driver = subprocess.Popen(
-            command, stderr=told, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
-        )
+        driver = subprocess.Popen(command, stderr=told, preexec_fn=hears_ctrl_c)
     until(lambda: len(processes_of(tmp_path / "jobs")) >= 2)
     driver.send_signal(sent)
     driver.wait(30)

@@ -540,7 +540,7 @@ def test_the_hash_of_our_code_is_cheap():
         clock = time.process_time()
         of_package.__wrapped__()
         best = min(best, time.process_time() - clock)
-    assert best < 0.1
+    assert best < 0.3  # 0.07 on a machine that has nothing else to do
 
 
 def test_no_code_that_training_uses_is_forgotten():
