@@ -17,7 +17,6 @@ import recombine as rc
 from recombine import executors, slurm
 from recombine.core import InputError, require
 from recombine.executors import opened
-from tests.signals import hears_ctrl_c
 from tests.tiny import TINY
 
 pytestmark = pytest.mark.slow
@@ -218,8 +217,9 @@ def test_submitits_debug_cluster_runs_in_this_process(tmp_path):
 
 
 SCRIPT = """
-import os, sys, time
+import os, signal, sys, time
 from pathlib import Path
+signal.signal(signal.SIGINT, signal.default_int_handler)  # where tests run in the background it is ignored
 from recombine.executors import opened
 
 def noted(folder):
@@ -244,7 +244,7 @@ def test_workers_end_with_their_driver(on, sent, tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, tmp_path / "script.py", on, "cluster=local" if on == "slurm" else "", tmp_path]
     with (tmp_path / "told").open("w") as told:
-        driver = subprocess.Popen(command, stderr=told, preexec_fn=hears_ctrl_c)
+        driver = subprocess.Popen(command, stderr=told)
     until(lambda: len(processes_of(tmp_path / "jobs")) >= 2)
     driver.send_signal(sent)
     driver.wait(30)

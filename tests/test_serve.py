@@ -20,7 +20,6 @@ from recombine.core import InputError
 from recombine.files import held
 from recombine.status import Status
 from recombine.table import Table
-from tests.signals import hears_ctrl_c
 from tests.tiny import TINY
 
 RUNS = rc.sweep(TINY, model__widths=[(8, 8), (12, 12)], seed=range(2))
@@ -233,9 +232,11 @@ def test_bad_places_are_said_in_one_line(half, tmp_path):
 
 
 def test_it_tells_its_address_and_ends_with_ctrl_c(half):
-    code = f"from recombine.serve import serve; serve({str(half.path)!r}, port=0)"
+    # Where tests run in the background Ctrl-C is ignored, unless a process says otherwise.
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code += f"from recombine.serve import serve; serve({str(half.path)!r}, port=0)"
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen([sys.executable, "-u", "-c", code], text=True, preexec_fn=hears_ctrl_c, **pipes)
+    process = subprocess.Popen([sys.executable, "-u", "-c", code], text=True, **pipes)
     told = process.stdout.readline()
     address = told.split(" is shown at ")[1].split()[0]
     with urllib.request.urlopen(f"{address}state") as answer:
