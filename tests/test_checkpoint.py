@@ -76,8 +76,10 @@ def test_how_steps_are_cut_into_calls_changes_no_bit(whole, monkeypatch):
         return next(ticks)
 
     ticks = itertools.count(0, 100.0)
+    seen = []
     monkeypatch.setattr(trainer.time, "perf_counter", clock)
-    same(trainer.train_chunk(runs()), whole)
+    same(trainer.train_chunk(runs(), 3, lambda progress: seen.append(progress.step)), whole)
+    assert seen == [0, 5, 10, 15, 20, 25, 30, 35, 40], "every call really was one stride"
 
 
 @pytest.mark.parametrize("change", ["code", "jax", "settings", "width", "runs", "numerics"])

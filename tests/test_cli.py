@@ -240,3 +240,18 @@ def test_ctrl_c_keeps_what_is_finished(call, tiny, monkeypatch):
     assert code == 130
     assert "0 of 4 runs are kept" in err
     assert "the same command goes on" in err
+
+
+def test_training_that_fails_is_one_line_and_a_file(call, tiny, monkeypatch):
+    from recombine import engine
+
+    def fails(*_):
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr(engine, "train_chunk", fails)
+    code, _, err = call("run", tiny, "--out", "rows", "--json")
+    assert code == 2
+    assert err.strip().splitlines() == [
+        "recombine: training failed, what is finished is kept: RuntimeError: boom; all of it is in rows/failure.txt"
+    ]
+    assert "in fails" in Path("rows/failure.txt").read_text(), "the traceback"

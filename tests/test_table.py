@@ -400,22 +400,23 @@ def test_one_process_writes_at_a_time(table):
 
 
 def test_who_only_looks_never_keeps_a_writer_out(tmp_path):
-    table, stop = Table(tmp_path), threading.Event()
+    table, stop, seen = Table(tmp_path), threading.Event(), set()
 
     def look():
         while not stop.is_set():
-            holder(tmp_path)
+            seen.add((holder(tmp_path) or {}).get("pid"))
 
     looker = threading.Thread(target=look)
     looker.start()
     try:
         for _ in range(200):
             table.check_writable()
-            with table.held():
+            with table.held():  # or it raises
                 pass
     finally:
         stop.set()
         looker.join()
+    assert None in seen, "it did look"
 
 
 def test_experiment_file_is_plain_json(tmp_path):
