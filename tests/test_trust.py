@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import types
 from pathlib import Path
 
@@ -413,6 +414,9 @@ def test_a_forked_child_does_not_hold_its_parents_folder(tmp_path):
         assert parent.stdout.readline() == "held\n"
         parent.kill()
         parent.wait()
+        until = time.monotonic() + 20  # the child sleeps for 60 s: long after this it would still hold
+        while holder(tmp_path / "out") is not None and time.monotonic() < until:
+            time.sleep(0.05)
         assert holder(tmp_path / "out") is None
         os.killpg(parent.pid, signal.SIGKILL)
 
