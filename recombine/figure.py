@@ -7,12 +7,13 @@ R2 has no lower bound: values below the axis are drawn on its edge as triangles,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from recombine.bootstrap import interval
 from recombine.core import require
 
 if TYPE_CHECKING:  # imported where a figure is made: training needs no plotly
@@ -143,16 +144,6 @@ def bars(
     figure.update_layout(barmode="group", scattermode="group", bargap=0.3, scattergap=0.3)
     figure.update_xaxes(type="category", categoryorder="array", categoryarray=order, showgrid=False)
     return _fix_range(figure, "y", y, y_range)
-
-
-def interval(values: Iterable[float]) -> tuple[float, float]:
-    """Return the bootstrap 95% interval of the mean; of one or two values, the smallest and the largest."""
-    sample = np.asarray(list(values), float)
-    if len(sample) < 3:
-        return float(sample.min()), float(sample.max())
-    draws = np.random.default_rng(0).integers(len(sample), size=(2000, len(sample)))
-    low, high = np.quantile(sample[draws].mean(axis=1), [0.025, 0.975])
-    return float(low), float(high)
 
 
 def _figure(title: str, x_title: str, y_title: str, legend: bool) -> go.Figure:

@@ -51,6 +51,7 @@ ORDER = [
     "bench",
     "contracts",
     "setting",
+    "bootstrap",
     "figure",
     "film",
     "report",

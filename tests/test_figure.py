@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from recombine import figure
+from recombine.bootstrap import interval
 from recombine.core import InputError
 
 TITLES = {"title": "A title", "x_title": "width", "y_title": "test R²"}
@@ -54,7 +55,7 @@ def test_lines_draw_the_means_in_order_with_whiskers(frame):
     np.testing.assert_allclose(line.error_y.array[1:], [0, 0.05], atol=1e-12)
     np.testing.assert_allclose(line.error_y.arrayminus[1:], [0, 0.05], atol=1e-12)
     low, high = 0.3 - line.error_y.arrayminus[0], 0.3 + line.error_y.array[0]
-    assert (low, high) == pytest.approx(figure.interval([0.1, 0.2, 0.6]))
+    assert (low, high) == pytest.approx(interval([0.1, 0.2, 0.6]))
     assert drawn.layout.xaxis.type == "log"
     assert drawn.layout.xaxis.ticktext == ("16", "64", "128")
 
@@ -157,17 +158,6 @@ def test_unknown_columns_are_named(frame):
         columns = {"x": "width", "y": "test/r2", "by": "support"} | wrong
         with pytest.raises(InputError, match=f"no column '{next(iter(wrong.values()))}'"):
             figure.lines(frame, **columns, **TITLES)
-
-
-def test_intervals():
-    assert figure.interval([2.0]) == (2.0, 2.0)
-    assert figure.interval([3.0, 1.0]) == (1.0, 3.0)
-    values = np.random.default_rng(1).normal(size=200)
-    low, high = figure.interval(values)
-    # The bootstrap agrees with the normal approximation of the mean's error.
-    assert (high - low) / 2 == pytest.approx(1.96 * values.std() / math.sqrt(200), rel=0.1)
-    assert low < values.mean() < high
-    assert figure.interval(values) == (low, high)
 
 
 def test_grounds_are_transparent_and_axes_named(frame):
