@@ -89,11 +89,14 @@ def side_by_side(function: Callable[[Any], Any], items: Sequence[Any]) -> list[A
 
 
 def num_compilers() -> int:
-    """How many programs are compiled ahead, while others train.
+    """How many programs are compiled at a time, each by a thread of its own."""
+    return max(1, min(4, num_cores() // 4) if on_cpu() else min(8, num_cores() // 2))
 
-    None on a GPU: its compiler times kernels on the device itself, and would time them badly while that is busy.
-    """
-    return max(1, min(4, num_cores() // 4)) if on_cpu() else 0
+
+def compiles_apart() -> bool:
+    """Whether nothing may train meanwhile: a GPU's compiler times kernels on the device itself, and would time them
+    badly while that is busy."""
+    return not on_cpu()
 
 
 def settings() -> tuple[Any, ...]:

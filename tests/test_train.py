@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import dataclasses
+import itertools
 
 import equinox as eqx
 import jax
@@ -308,24 +309,55 @@ def test_errors_come_before_compilation(monkeypatch, tmp_path):
         rc.sweep(TINY, seed=3)
 
 
-def test_every_structure_is_compiled_ahead_once_and_in_order(monkeypatch):
-    chunks = plan(sixteen(), max_width=4)
+def watched(monkeypatch):
+    """The structures in the order in which they are prepared; preparing takes no time and compiles nothing."""
     begun = []
 
     def prepare(runs, width):
         begun.append(structure(runs[0]))
-        return runs
+        return trainer.Ready(runs, width, None, [], [], None, 100.0)
 
     monkeypatch.setattr(trainer, "prepare", prepare)
+    return begun
+
+
+def test_every_structure_is_compiled_ahead_once_and_in_order(monkeypatch):
+    chunks, begun = plan(sixteen(), max_width=4), watched(monkeypatch)
     kinds = [structure(chunk.runs[0]) for chunk in chunks]
-    for compilers, ahead in ((2, {0, 2}), (0, set())):
-        monkeypatch.setattr(engine.device, "num_compilers", lambda n=compilers: n)
+    monkeypatch.setattr(engine.device, "num_compilers", lambda: 2)
+    for alike, ahead in ((True, {0, 2}), (False, set())):
+        counter = itertools.count()
+        monkeypatch.setattr(engine.device, "settings", lambda c=counter, alike=alike: 0 if alike else next(c))
         begun.clear()
         given = [(chunk, ready and ready.result()) for chunk, ready in engine._prepared(chunks)]
         assert [chunk for chunk, _ in given] == chunks
         assert {i for i, (_, ready) in enumerate(given) if ready is not None} == ahead
-        assert all(ready is None or ready == list(chunk.runs) for chunk, ready in given)
-        assert begun == ([kinds[0], kinds[2]] if compilers else [])
+        assert all(ready is None or ready.runs == list(chunk.runs) for chunk, ready in given)
+        assert begun == ([kinds[0], kinds[2]] if alike else [])
+
+
+def test_where_nothing_may_train_meanwhile_programs_are_compiled_several_at_a_time(monkeypatch):
+    runs = rc.sweep(TINY, model__widths=[(4,), (5,), (6,), (7,), (8,)])
+    chunks, begun = plan(runs), watched(monkeypatch)
+    monkeypatch.setattr(engine.device, "num_compilers", lambda: 2)
+    monkeypatch.setattr(engine.device, "compiles_apart", lambda: True)
+    seen = []
+    for _, ready in engine._prepared(chunks):
+        assert ready.done(), "what is handed out may train at once"
+        assert ready.result().compile_seconds < 10, "two that share the time are not counted twice"
+        seen.append(len(begun))
+    assert seen == [2, 2, 4, 4, 5]
+
+
+def test_programs_compiled_together_give_the_same_rows(monkeypatch):
+    runs = rc.sweep(TINY, model__widths=[(4,), (5,), (6,)])
+    alone = rc.train(runs)
+    program.compiled.cache_clear()
+    monkeypatch.setattr(engine.device, "num_compilers", lambda: 2)
+    monkeypatch.setattr(engine.device, "compiles_apart", lambda: True)
+    together = rc.train(runs)
+    columns = [name for name in alone if not name.startswith("meta/")]
+    pd.testing.assert_frame_equal(alone[columns], together[columns], check_exact=True)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from recombine.core import Batch, InputError, Observation, Split
-from recombine.diagnostics.linear_decodability import LinearDecodability, fit_ridges, r2_by_column, solve_spd
+from recombine.decoder import fit_ridges, r2_by_column, solve_spd
+from recombine.diagnostics.linear_decodability import LinearDecodability
 from recombine.families.hyperteacher import Hyperteacher
 from recombine.laboratory import Laboratory, Setting, make_shared, make_split
 from recombine.models.mlp import MLP
