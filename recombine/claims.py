@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +16,15 @@ from typing import Any
 
 import pandas as pd
 
+from recombine import bootstrap, find
 from recombine.core import InputError
 from recombine.table import Table
 
+ROOT = Path(__file__).parent.parent  # of a checkout: the committed tables are named from there
+RESULTS = ROOT / "docs" / "results"
 COLUMNS = (
-    *("experiment", "name", "statement", "source", "published", "measured", "interval", "control"),
-    *("runs", "date", "verdict", "command"),
+    *("experiment", "title", "name", "statement", "source", "published", "measured", "interval", "control"),
+    *("runs", "seconds", "date", "scale", "device", "verdict", "command"),
 )
 
 
@@ -40,8 +44,8 @@ class Claim:
 
     @property
     def verdict(self) -> str:
-        """`reproduced`, `better`, `not reproduced` or `not yet run`."""
-        if self.holds is None:
+        """`reproduced`, `better`, `not reproduced` or `not yet run`: also where seeds are too few for an interval."""
+        if self.holds is None or any(map(math.isnan, self.interval or ())):
             return "not yet run"
         if not self.holds:
             return "not reproduced"
@@ -72,30 +76,119 @@ def ratio(tasks: float, others: float) -> float | None:
     return None if math.isinf(others) else float(tasks / others)
 
 
+@dataclass(frozen=True)
+class Trend:
+    """How a score goes as a size grows, with every seed at every size."""
+
+    gain: float  # from the smallest size to the largest
+    interval: tuple[float, float]
+    spread: float  # between seeds: the largest standard deviation at a size
+    drop: float  # the deepest fall of the mean below its best at a smaller size
+    falls: bool  # whether a fall is larger than the spread there, and its interval above zero
+
+    @property
+    def grows(self) -> bool:
+        """Whether the score grows by more than seeds differ and never falls."""
+        return self.interval[0] > 0 and self.gain > self.spread and not self.falls
+
+
+def trend(frame: Any, size: str, score: str, sizes: Iterable[Any]) -> Trend | None:
+    """The trend of a score along these sizes; nothing where they are not the frame's, or a seed lacks one."""
+    cells = frame.pivot_table(score, "seed", size)
+    if list(cells) != sorted(sizes) or cells.isna().any(axis=None):
+        return None
+    means, spreads = cells.mean(), cells.std().fillna(0.0)
+
+    def gain(few: Any, many: Any) -> tuple[float, float]:
+        def paired(drawn: Any) -> float:
+            return drawn[many].mean() - drawn[few].mean()
+
+        return bootstrap.over_seeds(cells.reset_index(), paired)
+
+    drop, falls = 0.0, False
+    for place, many in enumerate(means.index[1:], start=1):
+        best = means.iloc[:place].idxmax()
+        fall = float(means[best] - means[many])
+        drop = max(drop, fall)
+        falls |= fall > max(spreads[best], spreads[many]) and gain(best, many)[1] < 0
+    first, last = means.index[0], means.index[-1]
+    return Trend(float(means[last] - means[first]), gain(first, last), float(spreads.max()), drop, bool(falls))
+
+
+def trends(frame: Any, line: str, size: str, score: str, wanted: Iterable[Mapping[Any, Any]]) -> dict[Any, Trend]:
+    """The trend of each line of a sweep; nothing unless one of the wanted sweeps, sizes by line, is there whole."""
+    for lines in wanted:
+        found = {name: trend(frame[frame[line] == name], size, score, sizes) for name, sizes in lines.items()}
+        whole = {name: one for name, one in found.items() if one is not None}
+        if len(whole) == len(found):
+            return whole
+    return {}
+
+
+def crossings(frame: Any, by: list[str], score: str, target: float) -> Any:
+    """The tasks that each group of runs needs for a target (`needed`), and whether that was measured: `state` is
+    `crossed`, or `never` where the most tasks do not reach it and `at once` where the fewest already do."""
+    found = []
+    for keys, group in frame.groupby(by):
+        curve = group.groupby("support/num_train")[score].mean()
+        tasks = needed(curve.index, curve, target)
+        state = "never" if math.isinf(tasks) else "at once" if tasks <= curve.index.min() else "crossed"
+        found.append((*keys, tasks, state))
+    return pd.DataFrame(found, columns=[*by, "needed", "state"])
+
+
 def ledger(experiments: Mapping[str, Any], results: Path) -> pd.DataFrame:
     """Return one line per claim of these experiment modules, measured on the packed tables in `results`."""
     told = [
         line
         for name, module in experiments.items()
         if hasattr(module, "claims")
-        for line in _lines(name, module, Table(results / f"{name}.parquet"))
+        for line in judge(name, module, Table(results / f"{Path(name).stem}.parquet"))
     ]
     return pd.DataFrame(told, columns=list(COLUMNS))
 
 
-def _lines(name: str, module: Any, table: Table) -> list[dict[str, Any]]:
-    rows, meta = table.read(), table.meta()
-    command = meta.get("command") or f"recombine run {name} --scale {meta.get('scale', 'full')}"
-    try:
-        claims = module.claims(rows if len(rows) else None)
-    except KeyError as error:
-        if rows.empty:
-            raise
-        raise InputError(f"{table.path} has no column {error}: make it anew with `{command}`") from error
+def judge(name: str, module: Any, table: Table) -> list[dict[str, Any]]:
+    """The lines of one experiment (a name of ours or a user's file), measured on the runs that its table shows."""
+    rows, meta = shown(table), table.meta()
+    place = table.path.relative_to(ROOT) if table.path.is_relative_to(ROOT) else table.path
+    scale = meta.get("scale", "full")
+    command = shlex.join(["recombine", "run", name, "--scale", scale, "--out", str(place)])
     shared = {
-        "experiment": name,
+        "experiment": Path(name).stem,
+        "title": getattr(module, "TITLE", Path(name).stem),
         "runs": rows["run"].nunique() if len(rows) else 0,
+        "seconds": device_seconds(rows),
         "date": meta.get("date", ""),
+        "scale": scale,
+        "device": meta.get("device", ""),
         "command": command,
     }
-    return [shared | vars(claim) | {"verdict": claim.verdict} for claim in claims]
+    return [shared | vars(claim) | {"verdict": claim.verdict} for claim in _claims(module, table, rows, command)]
+
+
+def shown(table: Table) -> pd.DataFrame:
+    """The rows of the runs that the table's last command was about; it may hold others too."""
+    rows, meta = table.read(), table.meta()
+    return rows.loc[rows["run"].isin(meta["shown"]), :] if len(rows) and "shown" in meta else rows
+
+
+def _claims(module: Any, table: Table, rows: pd.DataFrame, command: str) -> list[Claim]:
+    if rows.empty:
+        return module.claims(None)
+    try:
+        return module.claims(rows)
+    except KeyError as error:
+        raise InputError(f"{table.path} has no column {error}: make it anew with `{command}`") from error
+    except Exception as error:
+        told = find.where(error, Path(getattr(module, "__file__", None) or ""))
+        raise InputError(f"the claims cannot be computed from {table.path}: {told}") from error
+
+
+def device_seconds(rows: pd.DataFrame) -> float:
+    """How long the device was held for these runs: their training, and the compilation of each program once."""
+    if "meta/compile_seconds" not in rows:
+        return 0.0
+    runs = rows.drop_duplicates("run")
+    programs = runs.drop_duplicates(["meta/seconds", "meta/compile_seconds"])  # what trains side by side shares both
+    return sum(runs["meta/seconds"]) + sum(programs["meta/compile_seconds"])

@@ -93,12 +93,15 @@ def run(
     on: On = "here",
     slurm: Slurm = "",
     log: Log = None,
+    finished: Annotated[
+        bool, typer.Option("--finished", help="Train nothing: tell of the runs that are there.")
+    ] = False,
     json_: Json = False,
 ) -> None:
     """Train an experiment of ours, or your own file; finished runs are skipped."""
     from recombine.runner import Order
 
-    order = Order(experiment, scale, out, [*(set_ or []), *(more or [])], seeds, on, slurm, log or [])
+    order = Order(experiment, scale, out, [*(set_ or []), *(more or [])], seeds, on, slurm, log or [], finished)
     result, place = _perform(order, quiet=json_), order.place
     tell(json_, result, [f"Rows: {place}  (recombine report {shlex.quote(str(place))} makes a page of them)"])
 
@@ -198,27 +201,27 @@ def report(
 
 @app.command()
 def claims(
+    names: Annotated[list[str] | None, typer.Argument(help="Only these experiments; all of them by default.")] = None,
+    run: Annotated[str | None, typer.Option(help="Train this experiment (or file) first; judge its rows.")] = None,
+    scale: Annotated[str | None, typer.Option(help="Of --run: tiny, small (the default) or full.")] = None,
     results: Annotated[Path | None, typer.Option(help="Folder of result tables; docs/results by default.")] = None,
+    page: Annotated[Path | None, typer.Option(help="Write all of it to this Markdown file instead.")] = None,
     json_: Json = False,
 ) -> None:
     """Show every claim with its source, the published number, the measured number and the verdict."""
-    from recombine import find
-    from recombine.claims import ledger
+    from recombine import record
+    from recombine.claims import RESULTS
     from recombine.core import require
 
-    results = results or Path(__file__).parent.parent / "docs" / "results"
-    require(results.is_dir(), f"there are no result tables in {results}: name their folder with --results")
-    found = ledger({name: find.experiment(name) for name in find.names("experiments")}, results)
-    records = json.loads(str(found.to_json(orient="records")))
-    lines = []
-    for r in records:
-        measured = "-" if r["measured"] is None else f"{r['measured']:.3f}"
-        lines += [
-            f"{r['verdict']:<16}{r['experiment']}/{r['name']}: {r['statement']}",
-            f"{'':<16}measured {measured}, published: {r['published']} ({r['source']})",
-            f"{'':<16}{r['runs'] or 0} runs, {r['date'] or 'no date'}; again with: {r['command']}\n",
-        ]
-    tell(json_, {"claims": records}, lines)
+    require(sum(map(bool, (names, run, page))) < 2, "names, --run and --page do not go together: give one of them")
+    require(run is not None or scale is None, "--scale is for --run NAME: tables that are there have their own scale")
+    results = results or RESULTS
+    require(bool(run) or results.is_dir(), f"there are no result tables in {results}: name their folder with --results")
+    if page is not None:
+        return tell(json_, {"page": str(record.write(results, page))}, [f"Page: {page}"])
+    found = record.train(run, scale or "small", quiet=json_) if run else record.read(names or (), results)
+    told = json.loads(str(found.to_json(orient="records")))
+    tell(json_, {"claims": told}, record.lines(found.to_dict("records"), Console().width))
 
 
 @app.command()

@@ -94,6 +94,14 @@ def train(
     return rows
 
 
+def finished(runs: list[Run], out: str | Path) -> pd.DataFrame:
+    """The rows of those of these runs that are finished in `out`; nothing is trained."""
+    rows = Table(out).read()
+    rows = _ordered(rows, runs) if len(rows) else rows
+    require(len(rows) > 0, f"none of the {len(runs)} runs is finished in {out}: leave out --finished to train them")
+    return rows
+
+
 def _reused(runs: list[Run], writer: Writer, display: Display) -> pd.DataFrame:
     """The rows of runs that were finished before; what is strange about them is told, and mirrors get them too."""
     rows = _ordered(writer.rows(), runs)

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from recombine import executors, find, mirror, setting
 from recombine.core import InputError, require
-from recombine.engine import train
+from recombine.engine import finished, train
 from recombine.run import Run, identity, structure
 from recombine.table import Table
 
@@ -36,6 +36,7 @@ class Order:
     on: str = "here"
     slurm: str = ""
     log: Sequence[str] = ()
+    finished: bool = False  # train nothing, and take the runs that are there
 
     @property
     def name(self) -> str:
@@ -70,7 +71,7 @@ def perform(order: Order, quiet: bool = False) -> tuple[dict[str, Any], pd.DataF
     """Train an experiment and keep what a report shows; the result in numbers, and the rows."""
     module, runs = runs_of(order)
     table = Table(order.place)
-    new = not set(map(identity, runs)) <= table.finished()
+    new = not (order.finished or set(map(identity, runs)) <= table.finished())
     clock = time.perf_counter()
     with _stopped(table, runs), contextlib.ExitStack() as stack:
         log = stack.enter_context(mirror.open_mirrors(order.log, order.name, order.place)) if order.log else None
@@ -79,7 +80,11 @@ def perform(order: Order, quiet: bool = False) -> tuple[dict[str, Any], pd.DataF
         executor = stack.enter_context(executor) if new else None  # nothing to train needs no workers
         about = _about(module, order, runs)
         try:
-            rows = train(runs, order.place, executor=executor, progress=not quiet, mirror=log, about=about)
+            rows = (
+                finished(runs, order.place)
+                if order.finished
+                else train(runs, order.place, executor=executor, progress=not quiet, mirror=log, about=about)
+            )
         except InputError:
             raise
         except Exception as error:
@@ -87,7 +92,7 @@ def perform(order: Order, quiet: bool = False) -> tuple[dict[str, Any], pd.DataF
     result = {
         "experiment": order.name,
         "out": str(order.place),
-        "runs": len(runs),
+        "runs": rows["run"].nunique(),
         "programs": len(set(map(structure, runs))),
         "seconds": round(time.perf_counter() - clock, 1),
         "summary": _of_rows(module, "summary", rows),
@@ -142,7 +147,8 @@ def _keep(table: Table, module: ModuleType, rows: pd.DataFrame, result: dict[str
     notes |= {"description": (module.__doc__ or "").strip(), "summary": result["summary"], "shown": shown}
     if about or table.meta().get("shown", shown) != shown:
         # Otherwise the table keeps the command, the time and the versions of the day when its rows were made.
-        notes |= {key: result[key] for key in ("experiment", "runs", "programs", "seconds")}
+        told = ("experiment", "runs", "programs", "seconds") if about else ("experiment", "runs", "programs")
+        notes |= {key: result[key] for key in told}
         versions = {"recombine": last["meta/recombine"], "jax": last["meta/jax"], "python": sys.version.split()[0]}
         notes |= {"device": last["meta/device"], "versions": versions, "date": last["meta/date"]}
     # A training machine may lack plotly: the same command on another one reuses the rows and draws.

@@ -57,6 +57,17 @@ def test_many_seeds_are_sampled():
     assert over_seeds(frame(*values), gap) == (low, high), "the same rows, the same interval"
 
 
-def test_one_or_two_seeds_give_a_range():
-    assert over_seeds(frame(3.0), gap) == pytest.approx((27.0, 27.0))
+def test_two_seeds_give_a_range_and_one_gives_none():
     assert over_seeds(frame(3.0, 1.0), gap) == pytest.approx((9.0, 27.0))
+    assert all(map(math.isnan, over_seeds(frame(3.0), gap)))
+
+
+def test_a_draw_that_lacks_a_cell_gives_no_interval():
+    rows = frame(1.0, 2.0, 4.0)
+    lacking = rows[(rows["seed"] == 0) | (rows["cell"] == 0)]
+
+    def lost(rows):
+        return gap(rows) if rows["cell"].nunique() == 2 else math.nan
+
+    assert not math.isnan(lost(lacking))
+    assert all(map(math.isnan, over_seeds(lacking, lost)))

@@ -4,7 +4,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from recombine.claims import Claim, last, ledger, needed, ratio
+from recombine.claims import (
+    RESULTS,
+    Claim,
+    crossings,
+    device_seconds,
+    judge,
+    last,
+    ledger,
+    needed,
+    ratio,
+    trend,
+    trends,
+)
 from recombine.core import InputError
 from recombine.table import Table
 
@@ -35,7 +47,7 @@ def test_verdicts(holds, better, verdict):
 def test_a_ledger_measures_what_has_run_and_lists_what_has_not(tmp_path):
     table = Table(tmp_path / "done.parquet")
     table.append(pd.DataFrame({"run": ["a", "a", "b"], "step": [0, 1, 1], "test/r2": [0.1, 0.5, 0.95]}))
-    table.note(date="2025-11-15", command="recombine run done --scale small")
+    table.note(date="2025-11-15", scale="small", device="Abacus", command="recombine run done --out elsewhere")
     Table(tmp_path / "empty.parquet").note(scale="small")
     modules = {name: SimpleNamespace(claims=claims) for name in ("done", "todo", "empty")}
     lines = ledger(modules | {"silent": SimpleNamespace()}, tmp_path)
@@ -47,11 +59,37 @@ def test_a_ledger_measures_what_has_run_and_lists_what_has_not(tmp_path):
     assert lines["interval"][0] == (0.91, 0.97)
     assert lines["control"][0] == "narrow fails"
     assert lines["date"].tolist() == ["2025-11-15", "", ""]
+    assert lines["device"].tolist() == ["Abacus", "", ""]
+    assert lines["scale"].tolist() == ["small", "full", "small"]
     assert lines["command"].tolist() == [
-        "recombine run done --scale small",
-        "recombine run todo --scale full",
-        "recombine run empty --scale small",
+        f"recombine run {name} --scale {scale} --out {tmp_path / name}.parquet"
+        for name, scale in (("done", "small"), ("todo", "full"), ("empty", "small"))
     ]
+
+
+def test_committed_tables_are_named_from_the_checkout():
+    (line,) = judge("todo", SimpleNamespace(claims=claims), Table(RESULTS / "todo.parquet"))
+    assert line["command"] == "recombine run todo --scale full --out docs/results/todo.parquet"
+
+
+def test_a_ledger_is_of_the_runs_that_a_table_shows(tmp_path):
+    table = Table(tmp_path / "done.parquet")
+    table.append(pd.DataFrame({"run": ["a", "b"], "step": [1, 1], "test/r2": [0.5, 0.95]}))
+    table.note(shown=["a"])
+    (line,) = judge("done", SimpleNamespace(claims=claims), table)
+    assert (line["runs"], line["measured"], line["verdict"]) == (1, 0.5, "not reproduced")
+
+
+def test_device_seconds_count_every_run_and_every_program_once():
+    rows = pd.DataFrame(
+        [
+            {"run": run, "step": step, "meta/seconds": seconds, "meta/compile_seconds": 10.0}
+            for run, seconds in (("a", 1.0), ("b", 1.0), ("c", 3.0))  # a and b trained side by side
+            for step in (1, 2)
+        ]
+    )
+    assert device_seconds(rows) == 1 + 1 + 3 + 10 + 10
+    assert device_seconds(pd.DataFrame()) == 0
 
 
 def test_an_empty_ledger_has_all_its_columns(tmp_path):
@@ -70,6 +108,12 @@ def test_results_of_an_older_version_are_named(tmp_path):
     Table(tmp_path / "done.parquet").append(pd.DataFrame({"run": ["a"], "test/accuracy": [0.5]}))
     with pytest.raises(InputError, match=r"done\.parquet has no column 'test/r2'.*recombine run done"):
         ledger({"done": SimpleNamespace(claims=claims)}, tmp_path)
+
+
+def test_claims_that_fail_are_told_in_one_line(tmp_path):
+    Table(tmp_path / "done.parquet").append(pd.DataFrame({"run": ["a"], "test/r2": [0.5]}))
+    with pytest.raises(InputError, match=r"claims cannot be computed from .*done\.parquet: ZeroDivisionError"):
+        ledger({"done": SimpleNamespace(claims=lambda rows: 1 / 0)}, tmp_path)
 
 
 def test_the_last_evaluation_of_every_run():
@@ -104,3 +148,65 @@ def test_ratios_of_tasks():
     assert ratio(np.inf, 10) == np.inf
     assert ratio(10, np.inf) is None
     assert ratio(np.inf, np.inf) is None
+
+
+def scored(**scores):
+    """Scores by size (its name without the letter), one for each seed."""
+    cells = [(int(name[1:]), seed, score) for name, found in scores.items() for seed, score in enumerate(found)]
+    return pd.DataFrame(cells, columns=["width", "seed", "r2"])
+
+
+def test_a_trend_that_grows():
+    found = trend(scored(w4=(0.1, 0.2, 0.3), w8=(0.5, 0.6, 0.7), w16=(0.7, 0.8, 0.9)), "width", "r2", (4, 8, 16))
+    np.testing.assert_allclose((found.gain, *found.interval, found.spread, found.drop), (0.6, 0.6, 0.6, 0.1, 0))
+    assert found.grows
+    assert not found.falls
+
+
+@pytest.mark.parametrize(
+    ("widest", "drop", "falls"),
+    [
+        ((0.74, 0.79, 0.84), 0.01, False),  # every seed falls, but by less than seeds differ
+        ((0.45, 0.5, 0.55), 0.3, True),
+        ((0.0, 0.0, 0.86), 0.8 - 0.86 / 3, False),  # more than seeds differ, but one of them rises
+    ],
+)
+def test_a_fall_counts_beyond_the_spread_of_paired_seeds(widest, drop, falls):
+    frame = scored(w4=(0.1, 0.2, 0.3), w8=(0.75, 0.8, 0.85), w16=(0.75, 0.8, 0.85), w32=widest)
+    found = trend(frame, "width", "r2", (4, 8, 16, 32))
+    np.testing.assert_allclose(found.drop, drop)
+    assert found.falls is falls
+
+
+def test_a_gain_within_the_spread_of_seeds_does_not_grow():
+    found = trend(scored(w4=(0.1, 0.5, 0.9), w8=(0.2, 0.6, 1.0)), "width", "r2", (4, 8))
+    np.testing.assert_allclose((found.gain, found.spread), (0.1, 0.4))
+    assert found.interval[0] > 0
+    assert not found.grows
+
+
+def test_trends_need_every_cell():
+    frame = scored(w4=(0.1, 0.2), w8=(0.5, 0.6))
+    assert trend(frame, "width", "r2", (4, 8, 16)) is None
+    assert trend(frame, "width", "r2", (4,)) is None
+    assert trend(frame.drop(index=3), "width", "r2", (4, 8)) is None
+    both = pd.concat([frame.assign(depth=2), frame.assign(depth=4)])
+    wanted = [{2: (4, 8), 6: (4, 8)}, {4: (4, 8), 2: (4, 8)}]
+    assert list(trends(both, "depth", "width", "r2", wanted)) == [4, 2]
+    assert trends(both, "depth", "width", "r2", wanted[:1]) == {}
+    assert trends(both.iloc[:0], "depth", "width", "r2", wanted) == {}
+
+
+def test_crossings_tell_what_was_measured():
+    curves = {"a": (0.5, 0.8, 1.0), "b": (0.5, 0.6, 0.7), "c": (0.95, 0.96, 1.0)}
+    frame = pd.DataFrame(
+        [
+            {"kind": kind, "seed": 0, "support/num_train": tasks, "r2": score}
+            for kind, scores in curves.items()
+            for tasks, score in zip((10, 20, 80), scores, strict=True)
+        ]
+    )
+    found = crossings(frame, ["kind", "seed"], "r2", 0.9)
+    assert found["state"].tolist() == ["crossed", "never", "at once"]
+    np.testing.assert_allclose(found["needed"], (40, np.inf, 10))
+    assert list(crossings(frame.iloc[:0], ["kind", "seed"], "r2", 0.9)) == ["kind", "seed", "needed", "state"]

@@ -1,9 +1,12 @@
 """The command line, in this process: what it prints, its JSON, and a clean line with exit code 2 for bad input."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+
+from recombine import find
 
 TINY = """
 import recombine as rc
@@ -99,6 +102,15 @@ def test_settings_seeds_and_packed_output(call, tiny, tmp_path):
     assert "frac_test=0.4" in (tmp_path / "page.html").read_text()
 
 
+def test_what_is_finished_of_a_sweep_is_told_without_training(call, tiny):
+    refused(call("run", tiny, "--out", "part", "--finished"), "none of the 4 runs is finished", "leave out --finished")
+    assert call("run", tiny, "--out", "part", "--seeds", "1")[0] == 0
+    code, out, _ = call("run", tiny, "--out", "part", "--finished", "--json")
+    result = json.loads(out)
+    assert (code, result["runs"], list(result["summary"])) == (0, 2, ["best"])
+    assert result["seconds"] < 5, "the other runs are not trained"
+
+
 def test_a_users_own_part_is_checked_trained_and_set(call, tmp_path):
     (tmp_path / "own.py").write_text(OWN_PART)
     code, out, _ = call("check", "own.py", "--json")
@@ -138,10 +150,62 @@ def test_claims_come_from_the_committed_tables(call):
     code, out, _ = call("claims", "--json")
     claims = json.loads(out)["claims"]
     assert code == 0
-    assert {claim["experiment"] for claim in claims} >= {"quickstart", "six_modules"}
-    assert "not yet run" not in {claim["verdict"] for claim in claims}
-    code, out, _ = call("claims")
-    assert "reproduced" in out
+    assert {claim["experiment"] for claim in claims} == set(find.names("experiments"))
+    width = next(claim for claim in claims if (claim["experiment"], claim["name"]) == ("quickstart", "width"))
+    assert width["verdict"] == "reproduced"
+    assert width["source"] == "arXiv 2507.07207, section 3"
+    again = f"--scale {width['scale']} --out docs/results/quickstart.parquet"
+    assert width["command"] == f"recombine run quickstart {again}"
+    assert width["measured"] > 1
+    assert width["seconds"] > 10
+    assert width["runs"] > 1
+    assert width["date"] >= "2026-11-15"
+    code, out, _ = call("claims", "quickstart", "modularity")
+    assert code == 0
+    assert re.findall(r"^(\w+): ", out, re.MULTILINE) == ["quickstart", "modularity"], "only these"
+    assert re.search(r"^\d claims: \d reproduced.*; device time: .* on ", out.splitlines()[-1])
+
+
+JUDGED = """
+from recombine.claims import Claim
+
+TITLE = "An experiment of my own"
+
+def claims(rows):
+    best = None if rows is None else float(rows["test/r2"].max())
+    told = {"name": "best", "statement": "It is perfect", "source": "a friend", "published": "R2 of 1"}
+    return [Claim(**told, measured=best, holds=None if rows is None else best > 0.99, interval=(-1.0, best))]
+"""
+
+
+def test_claims_of_a_sweep_that_is_trained_first(call, tmp_path):
+    (tmp_path / "mine.py").write_text(TINY + JUDGED)
+    code, out, err = call("claims", "--run", "mine.py", "--scale", "tiny", "--json")
+    (claim,) = json.loads(out)["claims"]
+    assert code == 0
+    assert (claim["experiment"], claim["runs"], claim["scale"]) == ("mine", 4, "tiny")
+    assert claim["verdict"] == "not reproduced"
+    assert claim["interval"] == [-1.0, claim["measured"]]
+    assert claim["command"] == "recombine run mine.py --scale tiny --out results/mine-tiny"
+    code, out, err = call("claims", "--run", "mine.py", "--scale", "tiny")
+    assert code == 0
+    assert "4 of 4 runs are finished already" in err
+    assert out.startswith("mine: An experiment of my own\n  Tiny scale, cpu, ")
+    assert "not reproduced  It is perfect\n" in out
+    assert out.splitlines()[-1].startswith("1 claim: 1 not reproduced; device time: ")
+
+
+def test_the_page_of_all_claims(call):
+    code, out, _ = call("claims", "--page", "page.md")
+    assert (code, out) == (0, "Page: page.md\n")
+    assert Path("page.md").read_text().startswith("# The record\n")
+    Path("taken").mkdir()
+    refused(call("claims", "--page", "taken"), "cannot write the page to taken")
+
+
+def test_what_makes_no_claims_is_not_trained(call, tiny, tmp_path):
+    refused(call("claims", "--run", tiny), "tiny.py makes no claims")
+    assert not list(tmp_path.rglob("*.parquet"))
 
 
 def test_no_arguments_help(call):
@@ -169,6 +233,12 @@ def test_no_arguments_help(call):
         (["run", "quickstart", "--set", "family.num_modules=16", "frac_test=0.99"], ["cannot connect 16 modules"]),
         (["run", "quickstart", "--seeds", "0"], ["seeds"]),
         (["report", "nowhere"], ["nowhere"]),
+        (["claims", "quikstart"], ["quikstart", "quickstart"]),
+        (["claims", "--run", "quikstart"], ["quikstart", "quickstart"]),
+        (["claims", "--run", "quickstart", "--scale", "huge"], ["huge", "tiny"]),
+        (["claims", "--scale", "full"], ["--run"]),
+        (["claims", "quickstart", "--run", "quickstart"], ["do not go together"]),
+        (["claims", "--results", "nowhere"], ["nowhere", "--results"]),
         (["check", "missing.py"], ["no file missing.py"]),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else None,

@@ -109,37 +109,37 @@ def _last(rows):
     return last
 
 
-def _curve(rows, family: str, decay: float, kind: str, score: str):
+def _curve(last, family: str, decay: float, kind: str, score: str):
     """The mean of a score by the number of train tasks, for one family, weight decay and kind of student."""
-    last = _last(rows)
     kept = (last["family"] == family) & (last["recipe.weight_decay"] == decay) & (last["kind"] == kind)
     return last[kept].groupby("support/num_train")[score].mean()
 
 
-def _needed(rows, family: str, decay: float, kind: str) -> float:
+def _needed(last, family: str, decay: float, kind: str) -> float:
     """Tasks needed until the score on unseen tasks is TARGET of that on seen ones."""
-    shares = _curve(rows, family, decay, kind, "share")
+    shares = _curve(last, family, decay, kind, "share")
     return ledger.needed(shares.index, shares, TARGET)
 
 
-def share(rows, family: str, decay: float, kind: str) -> list[float]:
+def share(last, family: str, decay: float, kind: str) -> list[float]:
     """How many times as many tasks the MLP needs for TARGET of its own seen score, for each seed."""
-    by_seed = [rows[rows["seed"] == seed] for seed in rows["seed"].unique()]
+    by_seed = [last[last["seed"] == seed] for seed in last["seed"].unique()]
     needs = [[_needed(frame, family, decay, name) for name in ("MLP", kind)] for frame in by_seed]
     return [ledger.ratio(*pair) or 0.0 for pair in needs]  # 0: the other one never gets there
 
 
-def match(rows, family: str, decay: float, kind: str) -> list[float]:
+def match(last, family: str, decay: float, kind: str) -> list[float]:
     """How many times as many tasks the MLP has as the other needs to score like it, for each number but the fewest."""
-    plain, other = (_curve(rows, family, decay, name, "test") for name in ("MLP", kind))
+    plain, other = (_curve(last, family, decay, name, "test") for name in ("MLP", kind))
     pairs = [(tasks, ledger.needed(other.index, other, score)) for tasks, score in plain.items()]
     return [ledger.ratio(*pair) or 0.0 for pair in pairs[1:]]  # with the fewest one can only be even or worse
 
 
 def summary(rows) -> dict[str, float]:
     """Tasks needed for TARGET of a student's own seen score, for every family, student and weight decay."""
-    told = _last(rows).groupby(["family", "kind", "recipe.weight_decay"]).size().index
-    return {f"{f}, {k}, decay {d:g}: tasks needed": _needed(rows, f, d, k) for f, k, d in told}
+    last = _last(rows)
+    told = last.groupby(["family", "kind", "recipe.weight_decay"]).size().index
+    return {f"{f}, {k}, decay {d:g}: tasks needed": _needed(last, f, d, k) for f, k, d in told}
 
 
 def figures(rows) -> dict:
@@ -170,20 +170,21 @@ def claims(rows) -> list:
             f"needs fewer for {TARGET:.0%} of its own score on seen tasks (times as few; range over seeds)",
         ),
     }
+    last = None if rows is None else _last(rows)
     return [
-        _claim(rows, case, name, measure, statement)
+        _claim(last, case, name, measure, statement)
         for case in CASES
         for name, (measure, statement) in measures.items()
     ]
 
 
-def _claim(rows, case: tuple[str, float, str], name: str, measure: Any, statement: str) -> ledger.Claim:
+def _claim(last, case: tuple[str, float, str], name: str, measure: Any, statement: str) -> ledger.Claim:
     family, decay, kind = case
     middle = interval = holds = None
-    if rows is not None and len(_curve(rows, *case, "test")):
-        found = measure(rows, *case)
+    if last is not None and len(_curve(last, *case, "test")):
+        found = measure(last, *case)
         middle, interval = float(np.median(found)), (min(found), max(found))
-        fails = all(_curve(rows, family, decay, each, "share").iloc[0] < TARGET for each in ("MLP", kind))
+        fails = all(_curve(last, family, decay, each, "share").iloc[0] < TARGET for each in ("MLP", kind))
         holds = bool(interval[0] > 1 and fails)
     return ledger.Claim(
         name=f"{family.lower()}, {kind.lower()}, decay {decay:g}: {name}",

@@ -1,0 +1,224 @@
+"""The record: every claim with its verdict, as lines for the terminal and as one page for readers.
+
+Both are computed from the committed tables, so neither can disagree with them. The page shows the tables' figures as
+the pictures beside it, which `bench/pictures.py` draws.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from recombine import find
+from recombine.claims import COLUMNS, device_seconds, judge, ledger, shown
+from recombine.core import InputError, require
+from recombine.files import replace
+from recombine.table import Table
+
+Line = Mapping[str, Any]  # of the ledger
+VERDICTS = ("reproduced", "better", "not reproduced", "not yet run")
+MARGIN = 18  # columns, for the verdict
+NARROWEST = 60  # columns: below that, wrapped lines tell less than cut ones
+INTRO = """\
+# The record
+
+What was published, what came out here, and the verdict. All of it is computed from the tables beside this page
+(`NAME.parquet`, every evaluation of every run). Intervals stand in brackets, of 95% over seeds (of three seeds: from
+the smallest value to the largest) unless the claim says otherwise. A claim is *reproduced* if what it says was found
+and its control failed as it must, *better* if more than that was found, and else *not reproduced*. How fast single runs
+are: [bench.md](bench.md).
+"""
+END = "Written by `recombine claims --page docs/results/README.md`; the pictures by `python bench/pictures.py`.\n"
+
+
+def read(names: Sequence[str], results: Path) -> pd.DataFrame:
+    """The ledger of these experiments (or files), or of all of ours."""
+    return ledger(_experiments(names), results)
+
+
+def train(name: str, scale: str, quiet: bool = False) -> pd.DataFrame:
+    """Train an experiment (or file) as `recombine run` does, and give its ledger."""
+    from recombine.runner import Order, perform
+
+    (module,) = _experiments([name]).values()  # what makes no claims is refused before it is trained
+    order = Order(name, scale)
+    perform(order, quiet)
+    return pd.DataFrame(judge(name, module, Table(order.place)), columns=list(COLUMNS))
+
+
+def _experiments(names: Sequence[str] = ()) -> dict[str, Any]:
+    found = {name: find.experiment(name) for name in names or find.names("experiments")}
+    for name in names:
+        told = f"{name} makes no claims: it needs a function claims(rows), as in recombine/experiments/quickstart.py"
+        require(hasattr(found[name], "claims"), told)
+    return found
+
+
+def lines(found: Sequence[Line], width: int) -> list[str]:
+    """The ledger's lines for a terminal of this width: experiment by experiment, and what it comes to."""
+    told, width = [], max(width, NARROWEST)
+    for name, claims in _by_experiment(found).items():
+        first = claims[0]
+        title = textwrap.fill(f"{name}: {first['title']}", width, subsequent_indent="  ")
+        told += [title, f"  {_made(first)}", f"  {first['command']}"]
+        for claim in claims:
+            texts = [claim["statement"], f"measured {_measured(claim)}; published: {claim['published']}"]
+            texts += [f"source: {claim['source']}", *([f"control: {claim['control']}"] if claim["control"] else [])]
+            text = "\n".join(textwrap.fill(text, width - MARGIN) for text in texts)
+            told.append(f"  {claim['verdict']:<{MARGIN - 2}}" + textwrap.indent(text, " " * MARGIN).lstrip())
+        told.append("")
+    return [*told, textwrap.fill(f"{_tally(found)}; device time: {_took(found)}", width)]
+
+
+def mark(figure: str) -> str:
+    """The comment by which a picture tells of which figure (Plotly JSON) it is."""
+    return f"<!-- figure {hashlib.sha256(figure.encode()).hexdigest()[:16]} -->"
+
+
+def write(results: Path, out: Path) -> Path:
+    """Write the page to a file."""
+    text = page(results)
+    try:
+        return replace(out, text.encode())
+    except OSError as error:
+        raise InputError(f"cannot write the page to {out} ({error.strerror or error}): name another file") from error
+
+
+def page(results: Path) -> str:
+    """The record of these result tables, as Markdown."""
+    modules = _experiments()
+    found = ledger(modules, results).to_dict("records")
+    tables = {name: Table(results / f"{name}.parquet") for name in modules}
+    sections = [_section(modules[name], tables[name], claims) for name, claims in _by_experiment(found).items()]
+    return "\n".join([INTRO, _verdicts(found), _device_time(found, tables.values()), *sections, END])
+
+
+def _by_experiment(found: Sequence[Line]) -> dict[str, list[Line]]:
+    return {name: list(claims) for name, claims in itertools.groupby(found, lambda line: line["experiment"])}
+
+
+def _verdicts(found: Sequence[Line]) -> str:
+    told = [("experiment", "claim", "published", "measured", "verdict"), ("---",) * 5]
+    for claim in found:
+        name, texts = claim["experiment"], (claim["statement"], claim["published"], _measured(claim), claim["verdict"])
+        told.append((f"[{name}](#{name})", *map(_safe, texts)))
+    table = "\n".join(f"| {' | '.join(line)} |" for line in told)
+    return f"## Verdicts\n\n{_tally(found)}.\n\n{table}\n"
+
+
+def _device_time(found: Sequence[Line], tables: Iterable[Table]) -> str:
+    """What all runs took, and those of the paper's student beside the public code."""
+    from recombine.bench.speed import PUBLIC_SECONDS
+
+    told = f"{_took(found)}: the training of all runs, and the compilation of each program once."
+    rows = [_paper_students(shown(table)) for table in tables]
+    num_runs, ours = sum(len(set(one["run"])) for one in rows), sum(map(device_seconds, rows))
+    if num_runs:
+        public = num_runs * PUBLIC_SECONDS
+        told += (
+            f" {num_runs} of the runs train the paper's student on its main family (an MLP of 4 layers of 1024 on the "
+            f"hyperteacher) on an H200; they took {_duration(ours)}. The public code needs {PUBLIC_SECONDS:g} s for "
+            "the steps of one such run on the same GPU (290,000, whatever the task; compilation not counted): "
+            f"{_duration(public)} for {num_runs} in a row, {public / ours:,.0f} times as long."
+        )
+    return f"## Device time\n\n{told}\n"
+
+
+def _paper_students(rows: pd.DataFrame) -> pd.DataFrame:
+    if "model.widths" not in rows:
+        return pd.DataFrame({"run": []})
+    student = (rows["model"] == "MLP") & (rows["model.widths"] == "1024x1024x1024x1024")
+    on_h200 = rows["meta/device"].str.contains("H200", na=False)
+    trained = rows.get("recipe.learning_rate", 1) != 0  # controls that were never trained do not count
+    return rows.loc[student & on_h200 & trained & (rows["family"] == "Hyperteacher"), :]
+
+
+def _section(module: Any, table: Table, claims: Sequence[Line]) -> str:
+    about, first = _labelled(module.__doc__ or ""), claims[0]
+    name = first["experiment"]
+    told = [f"## {name}", f"**{_safe(first['title'])}**", f"Claim: {_safe(about.get('Claim', ''))}"]
+    told += [f"{_made(first)}.\n```\n{first['command']}\n```", "\n".join(map(_item, claims))]
+    told.append(f"Source: {_safe('; '.join(dict.fromkeys(claim['source'] for claim in claims)))}")
+    if first["runs"]:
+        told.append(f"Measured: {_safe(about.get('Measured', ''))}")
+    told += [f"![{_safe(_title(text))}]({name}-{figure}.svg)" for figure, text in table.figures().items()]
+    return "\n\n".join(told) + "\n"
+
+
+def _item(claim: Line) -> str:
+    found = "" if claim["verdict"] == "not yet run" else f": {_measured(claim)}"
+    control = f"; control: {claim['control']}" if claim["control"] else ""
+    told = f"{claim['statement']}{found}; published: {claim['published']}{control}"
+    return f"- **{claim['verdict']}**: {_safe(told)}"
+
+
+def _made(line: Line) -> str:
+    """How the table of a line was made."""
+    if not line["runs"]:
+        return "Not yet run"
+    made = f"{line['scale'].capitalize()} scale, {line['device'] or 'unknown device'}, {line['date'] or 'no date'}"
+    return f"{made}: {line['runs']} runs, {_duration(line['seconds'])} of device time"
+
+
+def _tally(found: Sequence[Line]) -> str:
+    counts = Counter(claim["verdict"] for claim in found)
+    told = ", ".join(f"{counts[word]} {word}" for word in VERDICTS if counts[word])
+    return f"{len(found)} claim{'s' * (len(found) != 1)}: {told}"
+
+
+def _took(found: Sequence[Line]) -> str:
+    """The time of each kind of device."""
+    seconds: Counter[str] = Counter()
+    for first, *_ in _by_experiment(found).values():
+        seconds[first["device"]] += first["seconds"]
+    told = [f"{_duration(value)} on {device}" for device, value in sorted(seconds.items()) if device]
+    return " and ".join(told) or "none"
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+
+
+def _measured(claim: Line) -> str:
+    """Our number with its interval."""
+    spread = f" [{', '.join(map(_number, claim['interval']))}]" if claim["interval"] else ""
+    return _number(claim["measured"]) + spread
+
+
+def _number(value: float | None) -> str:
+    if value is None or math.isnan(value):
+        return "-"
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    return f"{value:.4f}" if abs(value) < 1 else f"{value:.3f}" if abs(value) < 100 else f"{value:,.0f}"
+
+
+def _labelled(text: str) -> dict[str, str]:
+    """What a docstring says under its labels: Claim, Command, Runtime, Expected, Measured."""
+    blocks = re.split(r"\n(?=[A-Z]\w+:\s)|\n\s*\n", text)
+    pairs = [block.strip().partition(":") for block in blocks]
+    return {label: " ".join(told.split()) for label, _, told in pairs if re.fullmatch(r"[A-Z]\w+", label)}
+
+
+def _title(figure: str) -> str:
+    title = json.loads(figure)["layout"].get("title", "")
+    return title.get("text", "") if isinstance(title, dict) else title
+
+
+def _safe(text: str) -> str:
+    """Text in which nothing but code in backticks is Markdown."""
+    return re.sub(r"([|<*~])", r"\\\1", text)

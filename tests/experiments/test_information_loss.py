@@ -1,0 +1,77 @@
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import recombine as rc
+from recombine.experiments import information_loss
+from recombine.run import describe, identity, structure
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results" / "information_loss.parquet"
+LAYERS = ("code", "pre0", "hidden0", "pre1", "hidden1", "output")
+
+
+def rows_of(works, fails, twins=None):
+    """Rows of the full sweep: up to 50% held out generalise; what each layer tells is given for both kinds, and for
+    their untrained twins, which tell everything unless said otherwise."""
+    made = []
+    for run in information_loss.runs("full"):
+        good = run.frac_test <= 0.5
+        told = (works, fails) if run.recipe.learning_rate else twins or ((1,) * 6, (1,) * 6)
+        told = told[0 if good else 1]
+        scores = {f"LinearDecodability/{layer}/test/r2": value for layer, value in zip(LAYERS, told, strict=True)}
+        about = {"run": identity(run), "step": run.num_steps, **describe(run)}
+        made.append(about | {"test/r2": 0.95 if good else 0.2} | scores)
+    return pd.DataFrame(made)
+
+
+def claims_of(rows):
+    return {claim.name: claim for claim in information_loss.claims(rows)}
+
+
+KEPT, LOST = (1, 1, 1, 0.95, 0.93, 0), (1, 1, 0.9, 0.6, 0.4, 0)
+
+
+def test_one_program_of_students_of_one_size():
+    runs = information_loss.runs("full")
+    assert len(set(map(structure, runs))) == 2, "trained and untrained"
+    assert {run.encoding for run in runs} == {rc.Identity()}
+
+
+def test_what_is_lost_is_measured_behind_the_first_layer():
+    found = claims_of(rows_of(KEPT, LOST))
+    lost, kept = found["lost by those that fail"], found["kept by those that generalise"]
+    assert (lost.measured, lost.verdict) == (pytest.approx((0.35 + 0.53) / 2), "reproduced")
+    assert (kept.measured, kept.verdict) == (pytest.approx(0.93), "reproduced")
+
+
+def test_without_a_gap_nothing_is_shown():
+    found = claims_of(rows_of(LOST, LOST))
+    assert {claim.verdict for claim in found.values()} == {"not reproduced"}
+    # Untrained twins with the same gap: it is the decoder that lacks tasks.
+    found = claims_of(rows_of(KEPT, LOST, (KEPT, LOST)))
+    assert found["lost by those that fail"].measured == pytest.approx(0)
+    assert found["lost by those that fail"].verdict == "not reproduced"
+    alone = rows_of(KEPT, LOST)
+    found = claims_of(alone[alone["frac_test"] > 0.5])
+    assert {claim.verdict for claim in found.values()} == {"not yet run"}, "no student generalises to compare with"
+    assert {claim.verdict for claim in information_loss.claims(None)} == {"not yet run"}
+
+
+def test_tiny_runs_end_to_end():
+    rows = rc.train(information_loss.runs("tiny"))
+    assert information_loss.summary(rows)["code: fails"] > 0.99
+    assert set(information_loss.figures(rows)) == {"outcome", "tasks"}
+
+
+def test_conclusions_from_the_committed_rows():
+    table = rc.Table(RESULTS)
+    rows = table.read()
+    assert set(rows["run"]) <= set(map(identity, information_loss.runs(table.meta()["scale"])))
+    found = information_loss.summary(rows)
+    assert found["code: fails"] > 0.99, "they are told all modules"
+    assert min(found["students: fails"], found["students: generalises"]) >= 3
+    assert {claim.name: claim.verdict for claim in information_loss.claims(rows)} == {
+        "lost by those that fail": "not reproduced",  # their untrained twins have the same gap
+        "kept by those that generalise": "not reproduced",  # the last hidden layer is on its way to the output
+    }
