@@ -142,6 +142,13 @@ def test_the_pictures_are_of_the_committed_figures():
         assert len(picture) < 100_000, f"{name} is too large for a page"
 
 
+@pytest.mark.parametrize("name", TABLES)
+def test_titles_fit_their_pictures(name):
+    for text in Table(RESULTS / f"{name}.parquet").figures().values():
+        title = json.loads(text)["layout"]["title"]["text"]
+        assert len(title) <= 74, title  # 760 pixels wide
+
+
 def test_a_picture_in_fewer_characters_says_the_same():
     pytest.importorskip("playwright.sync_api", reason="pictures are drawn with playwright")
     from bench.pictures import smaller

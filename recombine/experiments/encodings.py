@@ -148,7 +148,7 @@ def figures(rows) -> dict:
             "encoding",
             "r2",
             by="decoder",
-            title="What is told of the task: by the best hidden layer (chosen on train tasks), and by the code itself",
+            title="The task as told by a hidden layer (chosen on train tasks) and by the code",
             y_title="decodability, unseen combinations (R²)",
             x_title="how the task is told",
         ),

@@ -126,7 +126,7 @@ def figures(rows) -> dict:
             "layer",
             "decodability r2",
             by="outcome",
-            title=f"Modules told by each layer: students that fail (R² < {FAILS}) and that generalise (> {WORKS})",
+            title="Modules told by each layer, of students that fail and that generalise",
             **titles,  # pyright: ignore[reportArgumentType]
         ),
         "tasks": figure.lines(

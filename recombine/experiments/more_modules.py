@@ -72,7 +72,7 @@ def figures(rows) -> dict:
     last = _last(rows)
     return {
         f"trained_{trained}": figure.lines(
-            of_k.assign(modules=of_k["more"].map({0: f"up to {trained}", 1: f"{trained + 1}", 2: f"{trained + 2}"})),
+            of_k.assign(modules=_named(of_k["more"], trained)),
             "modules",
             "test r2",
             by="held out",
@@ -82,6 +82,12 @@ def figures(rows) -> dict:
         )
         for trained, of_k in last.groupby("trained")
     }
+
+
+def _named(more: pd.Series, trained: int) -> Any:
+    """Numbers of active modules in words, in their order."""
+    names = {0: f"up to {trained}", 1: f"{trained + 1}", 2: f"{trained + 2}"}
+    return pd.Categorical(more.map(names.get), list(names.values()))
 
 
 def _share(frame, trained: int, more: int) -> float:

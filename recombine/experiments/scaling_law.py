@@ -211,7 +211,7 @@ def _needed(rows, model: str):
         "M",
         "needed",
         by="K",
-        title=f"{model}: train tasks needed for R² {TARGETS[_scale(rows)]}; laws fitted to all but the two largest M",
+        title=f"{model}: tasks needed for R² {TARGETS[_scale(rows)]}; laws fitted without the two largest M",
         x_title="modules M",
         y_title="train tasks needed",
     )

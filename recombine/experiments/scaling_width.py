@@ -121,7 +121,7 @@ def figures(rows) -> dict:
             "width",
             SCORE,
             by="encoding",
-            title=f"Generalisation by width and encoding ({depth} hidden layers, 25% of the tasks held out)",
+            title=f"Generalisation by width and encoding ({depth} hidden layers)",
             x_title="width of the hidden layers",
             y_title="R² on unseen combinations",
             log_x=True,

@@ -134,7 +134,7 @@ def figures(rows) -> dict:
             "trained on",
             "test/r2",
             by="law",
-            title="Pairs across two sides (unspanned) against the same with a few exchanged (spanned), one test set",
+            title="Connected pairs that span the test pairs, and that do not",
             **names,  # pyright: ignore[reportArgumentType]
         ),
     }
