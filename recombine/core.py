@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     import equinox as eqx
     from jaxtyping import Array, PRNGKeyArray, PyTree
 
-Knob = Annotated[float, "knob"]
-"""A number that may differ between runs of one compiled program: the program gets it as a traced scalar."""
+Knob = Annotated[float, "knob"]  # may differ between runs of one compiled program, which gets it as a traced scalar
 
 Part = Literal["train", "test"]
 MAX_LAYERS = 256  # a hundred take seconds to trace
@@ -144,6 +143,7 @@ class Lab(Protocol):
     @property
     def encoding(self) -> Encoding: ...
     def observe(self, key: PRNGKeyArray, part: Part, n: int, net: eqx.Module | None = None) -> Observation: ...
+    def look(self, key: PRNGKeyArray, rows: Array, net: eqx.Module | None = None) -> Observation: ...
 
 
 class Diagnostic(Protocol):

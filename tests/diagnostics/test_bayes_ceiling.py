@@ -56,7 +56,8 @@ def lab_of(family, encoding, table, train, world=()):
     order = np.concatenate([train, np.setdiff1d(np.arange(len(table)), train)])
     split = Split(jnp.asarray(order), jnp.int32(len(train)), jnp.int32(len(table) - len(train)))
     fields = {"family": family, "encoding": encoding, "table": jnp.asarray(table), "split": split, "world": world}
-    return SimpleNamespace(net=None, observe=lambda *_: None, **fields)  # a ceiling needs no network
+    nothing = dict.fromkeys(["observe", "look"], lambda *_: None)
+    return SimpleNamespace(net=None, **nothing, **fields)  # a ceiling needs no network
 
 
 def measured(lab, **fields):

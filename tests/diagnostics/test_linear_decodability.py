@@ -198,7 +198,7 @@ def planted(qualities, last_only=False):
         return Observation(batch, batch.y, activations)
 
     absent = dict.fromkeys(["net", "family", "world", "table", "split", "encoding"])
-    return SimpleNamespace(observe=observe, **absent)
+    return SimpleNamespace(observe=observe, look=observe, **absent)
 
 
 def measured(lab, **fields):

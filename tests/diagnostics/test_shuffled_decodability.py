@@ -21,7 +21,8 @@ def lab():
         layer = jnp.repeat(task[:, None], 2, axis=1) @ rotation
         return Observation(Batch(layer, layer, task, task), layer, {"pre0": layer, "hidden0": layer})
 
-    return SimpleNamespace(observe=observe, **dict.fromkeys(["net", "family", "world", "table", "split", "encoding"]))
+    absent = dict.fromkeys(["net", "family", "world", "table", "split", "encoding"])
+    return SimpleNamespace(observe=observe, look=observe, **absent)
 
 
 def test_nothing_is_read_from_another_tasks_activations():
