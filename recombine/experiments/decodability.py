@@ -10,7 +10,7 @@ other is every student's untrained twin, read in the same way: few train tasks m
 too, so what the twin's decodability tells of the student's score is not due to what the student learned.
 
 Command:  recombine run decodability --scale small
-Runtime:  3 minutes on 2 cores; full: 6 minutes on one H200, by the cost model.
+Runtime:  5 minutes on 2 busy cores; full: 8 minutes on one H200, by the cost model.
 Expected: a squared correlation above .95 with the layer chosen on train tasks; less with the twin's; nothing read of
           shuffled tasks.
 Measured: small (2026-11-15, M=8, identity and interval shuffle, 48 students): .62 (.59 to .70) with the layer chosen on

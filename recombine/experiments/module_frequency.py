@@ -8,7 +8,7 @@ them. Frequent: every train task holds one of a few popular modules (but for 5% 
 is compared with balanced supports of equal size. Scores are also given by module, against how often it was trained.
 
 Command:  recombine run module_frequency --scale small
-Runtime:  2 minutes on 2 cores; full: 80 s on one H200, by the cost model.
+Runtime:  2 minutes on 2 cores; full: 104 s on one H200, by the cost model.
 Expected: a clear drop at n = 1 that closes as n grows; none for popular modules.
 Measured: small (2026-11-15, M=8, 3 seeds): two modules in 1, 2, 4 and 8 train tasks each: .48, .65, .77 and .87, where
           balanced supports have .96. Two and four popular modules: .92 and .95, balanced .94 and .96.
