@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,14 @@ class Claim:
         if not self.holds:
             return "not reproduced"
         return "better" if self.better else "reproduced"
+
+
+def judged(rows: Any, statistic: bootstrap.Statistic, passes: Callable[[float, float], bool], **told: Any) -> Claim:
+    """A claim about a statistic of rows, which its interval over seeds passes or not; without rows, not yet run."""
+    if rows is None:
+        return Claim(measured=None, holds=None, **told)
+    interval = bootstrap.over_seeds(rows, statistic)
+    return Claim(measured=statistic(rows), holds=passes(*interval), interval=interval, **told)
 
 
 def last(rows: pd.DataFrame) -> Any:

@@ -224,14 +224,13 @@ def _one_pair_tells(rows) -> bool:
 def _claim(
     name: str, rows, statistic: bootstrap.Statistic, passes: Callable[[float, float], bool], statement: str
 ) -> ledger.Claim:
-    interval = None if rows is None else bootstrap.over_seeds(rows, statistic)
-    return ledger.Claim(
+    return ledger.judged(
+        rows,
+        statistic,
+        passes,
         name=name,
         statement=statement,
         source=SOURCE,
         published="nothing: a question of ours",
-        measured=None if rows is None else statistic(rows),
-        holds=None if interval is None else passes(*interval),
-        interval=interval,
         control="with everything hidden both fail",
     )

@@ -247,14 +247,13 @@ def claims(rows) -> list:
 def _claim(
     name: str, rows, statistic: bootstrap.Statistic, passes: Callable[[float, float], bool], statement: str
 ) -> ledger.Claim:
-    interval = None if rows is None else bootstrap.over_seeds(rows, statistic)
-    return ledger.Claim(
+    return ledger.judged(
+        rows,
+        statistic,
+        passes,
         name=name,
         statement=statement,
         source=SOURCE,
         published="linear in M against exponential",
-        measured=None if rows is None else statistic(rows),
-        holds=None if interval is None else passes(*interval),
-        interval=interval,
         control="unrelated tasks must not be generalised",
     )
