@@ -93,10 +93,10 @@ def num_compilers() -> int:
     return max(1, min(4, num_cores() // 4) if on_cpu() else min(8, num_cores() // 2))
 
 
-def compiles_apart() -> bool:
-    """Whether nothing may train meanwhile: a GPU's compiler times kernels on the device itself, and would time them
-    badly while that is busy."""
-    return not on_cpu()
+def compiler_options() -> dict[str, Any]:
+    """What XLA is told. On a GPU it would time kernels of its own for every matrix product, which makes most of the
+    compilation, must have the device to itself and may choose other kernels each time. cuBLAS knows as good ones."""
+    return {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False} if jax.default_backend() == "gpu" else {}
 
 
 def settings() -> tuple[Any, ...]:

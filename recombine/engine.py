@@ -7,7 +7,6 @@ never from what is left of it, so a resumed sweep runs the very programs that an
 import concurrent.futures
 import contextlib
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from pathlib import Path
@@ -206,9 +205,8 @@ def _ordered(rows: pd.DataFrame, runs: list[Run]) -> pd.DataFrame:
 
 
 def _prepared(chunks: list[Chunk]) -> Iterator[tuple[Chunk, Future[trainer.Ready] | None]]:
-    """The chunks in order, each structure's program compiled before: while earlier ones train or, where the device
-    cannot do both, several at a time while none does."""
-    apart, num_compilers = device.compiles_apart(), device.num_compilers()
+    """The chunks in order, each structure's program compiled before, while earlier ones train."""
+    num_compilers = device.num_compilers()
     pool = concurrent.futures.ThreadPoolExecutor(num_compilers)
     # A thread does not see what the caller set by JAX's context managers: such a caller compiles for himself.
     alike = pool.submit(device.settings).result() == device.settings()
@@ -217,30 +215,12 @@ def _prepared(chunks: list[Chunk]) -> Iterator[tuple[Chunk, Future[trainer.Ready
     ready: dict[Chunk, Future[trainer.Ready]] = {}
     try:
         for chunk in chunks:
-            room = num_compilers + (not apart) - len(ready)
-            count = room if chunk in waiting or not apart else 0
+            count = num_compilers + 1 - len(ready)
             following, waiting = waiting[:count], waiting[count:]
-            ready |= _begun(pool, following, apart)
+            ready |= {each: pool.submit(trainer.prepare, list(each.runs), each.width) for each in following}
             yield chunk, ready.pop(chunk, None)
     finally:
         pool.shutdown(cancel_futures=True)  # one that compiles is waited for: it cannot be stopped
-
-
-def _begun(pool: Executor, chunks: list[Chunk], wait: bool) -> dict[Chunk, Future[trainer.Ready]]:
-    """Begin to compile; where that is waited for, each program counts its share of the time that they took together."""
-    clock = time.perf_counter()
-    begun = {chunk: pool.submit(trainer.prepare, list(chunk.runs), chunk.width) for chunk in chunks}
-    if not wait:
-        return begun
-    done = concurrent.futures.wait(begun.values()).done
-    share = (time.perf_counter() - clock) / max(len(done), 1)
-    return {chunk: future if future.exception() else _taking(future, share) for chunk, future in begun.items()}
-
-
-def _taking(done: Future[trainer.Ready], seconds: float) -> Future[trainer.Ready]:
-    told: Future[trainer.Ready] = Future()
-    told.set_result(done.result()._replace(compile_seconds=seconds))
-    return told
 
 
 def fit(run: Run, watch: Watch | None = None) -> Fitted:

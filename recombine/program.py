@@ -262,7 +262,7 @@ def _compiled(_: str, blank: Run, labels: Labels, leaves: tuple[jax.ShapeDtypeSt
     number = jax.ShapeDtypeStruct((), np.int32)
     trained = (shared, inputs, *jax.eval_shape(start, shared, inputs))
     lowered = start.lower(shared, inputs), advance.lower(*trained, number, number), evaluate.lower(*trained, number)
-    return Compiled(*(one.compile() for one in lowered))
+    return Compiled(*(one.compile(compiler_options=device.compiler_options()) for one in lowered))
 
 
 compiled.cache_clear = _compiled.cache_clear  # pyright: ignore[reportFunctionMemberAccess]

@@ -102,7 +102,7 @@ def train_chunk(
     width = width or len(runs)
     watch(Progress("compiling", 0, runs[0].num_steps, len(runs), None, 0.0))
     try:
-        prepared = prepare(runs, width) if ready is None else ready.result()
+        prepared = prepare(runs, width) if ready is None else _awaited(ready)
         if width == 1 or device.fits(prepared.program.advance, prepared.program.evaluate):
             return train(prepared, watch, Checkpoint(folder, runs, width), leave)
     except Exception as error:
@@ -121,6 +121,12 @@ def train_chunk(
     # The rows of both halves are written together: until then, the first one's end is worth keeping.
     halves = [train_chunk(part, half, share(place), None, folder, True) for place, part in enumerate(parts)]
     return _join(halves, f"out of memory with {width} runs at once: trained {max(halves[0].widths)} at a time")
+
+
+def _awaited(ready: Future[Ready]) -> Ready:
+    """What another thread prepares; its seconds are those that training waited for it."""
+    clock = time.perf_counter()
+    return ready.result()._replace(compile_seconds=time.perf_counter() - clock)
 
 
 def train(ready: Ready, watch: Watch = lambda _: None, checkpoint: Checkpoint = NONE, leave: bool = False) -> Trained:

@@ -186,9 +186,15 @@ def test_an_error_in_a_call_is_raised(monkeypatch, num_threads):
 def test_a_gpu_takes_all_runs_in_one_call_and_a_cpu_one(monkeypatch):
     monkeypatch.setattr(device, "num_cores", lambda: 8)
     monkeypatch.setattr(device, "on_cpu", lambda: True)
-    assert (device.lane(16), device.num_threads(), device.num_compilers(), device.compiles_apart()) == (1, 8, 2, False)
+    assert (device.lane(16), device.num_threads(), device.num_compilers()) == (1, 8, 2)
     monkeypatch.setattr(device, "on_cpu", lambda: False)
-    assert (device.lane(16), device.num_threads(), device.num_compilers(), device.compiles_apart()) == (16, 1, 4, True)
+    assert (device.lane(16), device.num_threads(), device.num_compilers()) == (16, 1, 4)
+
+
+def test_a_gpu_times_no_kernels_to_choose_one(monkeypatch):
+    assert device.compiler_options() == {}, "the tests run on a CPU"
+    monkeypatch.setattr(device.jax, "default_backend", lambda: "gpu")
+    assert device.compiler_options() == {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
 
 
 def test_a_program_needs_its_arguments_and_results():

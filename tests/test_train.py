@@ -336,17 +336,21 @@ def test_every_structure_is_compiled_ahead_once_and_in_order(monkeypatch):
         assert begun == ([kinds[0], kinds[2]] if alike else [])
 
 
-def test_where_nothing_may_train_meanwhile_programs_are_compiled_several_at_a_time(monkeypatch):
+def test_several_programs_are_compiled_at_a_time(monkeypatch):
     runs = rc.sweep(TINY, model__widths=[(4,), (5,), (6,), (7,), (8,)])
-    chunks, begun = plan(runs), watched(monkeypatch)
+    chunks, begun, counts = plan(runs), watched(monkeypatch), []
     monkeypatch.setattr(engine.device, "num_compilers", lambda: 2)
-    monkeypatch.setattr(engine.device, "compiles_apart", lambda: True)
-    seen = []
     for _, ready in engine._prepared(chunks):
-        assert ready.done(), "what is handed out may train at once"
-        assert ready.result().compile_seconds < 10, "two that share the time are not counted twice"
-        seen.append(len(begun))
-    assert seen == [2, 2, 4, 4, 5]
+        concurrent.futures.wait([ready])
+        counts.append(len(begun))
+    assert sorted(map(repr, begun)) == sorted(repr(structure(run)) for run in runs)
+    assert all(done <= 3 + i for i, done in enumerate(counts)), "no more than the compilers and one are ahead"
+
+
+def test_a_program_compiled_meanwhile_counts_the_seconds_that_were_waited_for_it(monkeypatch):
+    runs, told = [TINY], concurrent.futures.Future()
+    told.set_result(trainer.prepare(runs)._replace(compile_seconds=100.0))
+    assert trainer.train_chunk(runs, ready=told).compile_seconds < 10
 
 
 def test_programs_compiled_together_give_the_same_rows(monkeypatch):
@@ -354,7 +358,6 @@ def test_programs_compiled_together_give_the_same_rows(monkeypatch):
     alone = rc.train(runs)
     program.compiled.cache_clear()
     monkeypatch.setattr(engine.device, "num_compilers", lambda: 2)
-    monkeypatch.setattr(engine.device, "compiles_apart", lambda: True)
     together = rc.train(runs)
     columns = [name for name in alone if not name.startswith("meta/")]
     pd.testing.assert_frame_equal(alone[columns], together[columns], check_exact=True)
