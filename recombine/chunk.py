@@ -70,6 +70,17 @@ def train_parcel(text: str, width: int, keep: str | None, folder: str | None) ->
     return train_chunk(Chunk(tuple(parcel.unpack(text)), width), keep, None, None, place, leave=True)
 
 
+def stamp(code: str) -> dict[str, Any]:
+    """How and when rows are made, by code of this hash."""
+    return {
+        "meta/device": jax.devices()[0].device_kind,
+        "meta/jax": jax.__version__,
+        "meta/recombine": recombine.__version__,
+        "meta/code": code,
+        "meta/date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+
+
 def fit_chunk(
     chunk: Chunk,
     watch: Watch | None = None,
@@ -86,21 +97,16 @@ def fit_chunk(
     trained = trainer.train_chunk(list(chunk.runs), chunk.width, tell, ready, folder, leave)
     low = getattr(trained.net, "mixed_precision", False)
     precision: Any = getattr(chunk.runs[0].recipe, "precision", "float32") if low else "float32"
-    stamp = {
+    made = stamp(of_package()) | {
         "meta/note": trained.note,
         "meta/seconds": trained.seconds / len(chunk.runs),
         "meta/compile_seconds": trained.compile_seconds,
-        "meta/device": jax.devices()[0].device_kind,
         "meta/precision": jnp.dtype(multiplied_in(precision)).name,
-        "meta/jax": jax.__version__,
-        "meta/recombine": recombine.__version__,
-        "meta/code": of_package(),
-        "meta/date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
     fitted = []
     for i, run in enumerate(chunk.runs):
         about = {"run": identity(run)} | describe(run)
-        rows = pd.DataFrame([about | row | stamp | {"meta/width": trained.widths[i]} for row in trained.rows[i]])
+        rows = pd.DataFrame([about | row | made | {"meta/width": trained.widths[i]} for row in trained.rows[i]])
         net, setting = jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf[i]), (trained.net, trained.setting))
         fitted.append(Fitted(run, net, setting.world, setting.encoding, rows))
     return fitted

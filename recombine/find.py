@@ -69,7 +69,7 @@ def experiment(name: str) -> ModuleType:
 
     if name.endswith(".py") or "/" in name:
         module = load(Path(name))
-        if not callable(getattr(module, "runs", None)):
+        if not any(callable(getattr(module, function, None)) for function in ("runs", "cells")):
             raise InputError(f"{name} defines no experiment: it needs a function runs(scale) that gives a list of Run")
         return module
     if name not in names("experiments"):

@@ -80,8 +80,16 @@ def _spec(module: str) -> Any:
 @functools.cache
 def of_package() -> str:
     """A hash of our own code, as far as results depend on it."""
+    return of_files()
+
+
+def of_files(more: Iterable[Path] = ()) -> str:
+    """A hash of our own code and of more files, ours or a user's."""
     paths = [path for name in RELEVANT for path in (PACKAGE / f"{name}.py", *(PACKAGE / name).glob("*.py"))]
     files = {path.relative_to(PACKAGE).as_posix(): path for path in paths if path.exists()}
+    files |= {
+        path.relative_to(PACKAGE).as_posix() if path.is_relative_to(PACKAGE) else path.name: path for path in more
+    }
     return _digest(*(part for name in sorted(files) for part in (name, parse(files[name]))))
 
 

@@ -5,17 +5,17 @@ import shlex
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 from rich.console import Console
 
-from recombine import executors, find, mirror, setting
+from recombine import executors, find, measure, mirror, setting
 from recombine.core import InputError, require
 from recombine.engine import finished, train
 from recombine.run import Run, identity, structure
@@ -51,15 +51,10 @@ class Order:
 
 def runs_of(order: Order) -> tuple[ModuleType, list[Run]]:
     """The experiment and its runs, with the user's settings."""
-    require(order.scale in SCALES, f"there is no scale {order.scale!r}: choose one of {', '.join(SCALES)}")
-    module = find.experiment(order.experiment)
+    module = _module(order)
+    require(hasattr(module, "runs"), f"{order.experiment} is computed, not trained: it has no runs")
     told = f"{order.experiment}: runs({order.scale!r})"
-    try:
-        runs = list(module.runs(order.scale))
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(f"{told} failed: {find.where(error, Path(module.__file__ or ''))}") from error
+    runs = _listed(module, module.runs, order.scale, told)
     require(all(isinstance(one, Run) for one in runs), f"{told} must give a list of Run")
     runs = setting.apply(runs, order.settings, find.parts_of(module))
     runs = runs if order.seeds is None else setting.reseed(runs, order.seeds)
@@ -67,24 +62,29 @@ def runs_of(order: Order) -> tuple[ModuleType, list[Run]]:
     return module, runs
 
 
+def _module(order: Order) -> ModuleType:
+    require(order.scale in SCALES, f"there is no scale {order.scale!r}: choose one of {', '.join(SCALES)}")
+    return find.experiment(order.experiment)
+
+
+def _listed(module: ModuleType, function: Callable[[str], Iterable[Any]], scale: str, told: str) -> list[Any]:
+    try:
+        return list(function(scale))
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{told} failed: {find.where(error, Path(module.__file__ or ''))}") from error
+
+
 def perform(order: Order, quiet: bool = False) -> tuple[dict[str, Any], pd.DataFrame]:
-    """Train an experiment and keep what a report shows; the result in numbers, and the rows."""
-    module, runs = runs_of(order)
-    table = Table(order.place)
-    new = not (order.finished or set(map(identity, runs)) <= table.finished())
-    clock = time.perf_counter()
-    with _stopped(table, runs), contextlib.ExitStack() as stack:
-        log = stack.enter_context(mirror.open_mirrors(order.log, order.name, order.place)) if order.log else None
-        work = order.place.with_suffix("") if table.packed else order.place
-        executor = executors.opened(order.on, order.slurm, work)
-        executor = stack.enter_context(executor) if new else None  # nothing to train needs no workers
-        about = _about(module, order, runs)
+    """Train or compute an experiment and keep what a report shows; the result in numbers, and the rows."""
+    clock, table = time.perf_counter(), Table(order.place)
+    module = _module(order)
+    work, names, programs = (_computing if hasattr(module, "cells") else _training)(order, table, quiet)
+    new = not (order.finished or set(names) <= table.finished())
+    with _stopped(table, names):
         try:
-            rows = (
-                finished(runs, order.place)
-                if order.finished
-                else train(runs, order.place, executor=executor, progress=not quiet, mirror=log, about=about)
-            )
+            rows = work()
         except InputError:
             raise
         except Exception as error:
@@ -93,13 +93,58 @@ def perform(order: Order, quiet: bool = False) -> tuple[dict[str, Any], pd.DataF
         "experiment": order.name,
         "out": str(order.place),
         "runs": rows["run"].nunique(),
-        "programs": len(set(map(structure, runs))),
+        "programs": programs,
         "seconds": round(time.perf_counter() - clock, 1),
         "summary": _of_rows(module, "summary", rows),
         "rows": len(rows),
     }
-    _keep(table, module, rows, result, _about(module, order, runs) if new else {})
+    _keep(table, module, rows, result, _about(module, order, names) if new else {})
     return result, rows
+
+
+class Work(NamedTuple):
+    """What makes the rows, the names of the runs (or cells) that they are of, and how many programs these need."""
+
+    rows: Callable[[], pd.DataFrame]
+    names: list[str]
+    programs: int
+
+
+def _training(order: Order, table: Table, quiet: bool) -> Work:
+    module, runs = runs_of(order)
+    names = list(map(identity, runs))
+
+    def rows() -> pd.DataFrame:
+        if order.finished:
+            return finished(runs, order.place)
+        with contextlib.ExitStack() as stack:
+            log = stack.enter_context(mirror.open_mirrors(order.log, order.name, order.place)) if order.log else None
+            work = order.place.with_suffix("") if table.packed else order.place
+            executor = executors.opened(order.on, order.slurm, work)
+            left = not set(names) <= table.finished()  # nothing to train needs no workers
+            executor = stack.enter_context(executor) if left else None
+            about = _about(module, order, names)
+            return train(runs, order.place, executor=executor, progress=not quiet, mirror=log, about=about)
+
+    return Work(rows, names, len(set(map(structure, runs))))
+
+
+def _computing(order: Order, table: Table, quiet: bool) -> Work:
+    module = _module(order)
+    others = (order.settings, order.seeds is not None, order.on != "here", order.slurm, order.log)
+    told = f"{order.experiment} is computed, not trained: --set, --seeds, --on, --slurm and --log do not apply"
+    require(not any(others), told)
+    told = f"{order.experiment}: cells({order.scale!r})"
+    cells = measure.cells_of(order.name, told, _listed(module, module.cells, order.scale, told))
+    names = [cell.name for cell in cells]
+
+    def rows() -> pd.DataFrame:
+        if order.finished:
+            return measure.finished(cells, table)
+        code = measure.code_of(Path(module.__file__ or ""))
+        return measure.take(cells, module.measure, table, _about(module, order, names), not quiet, code)
+
+    return Work(rows, names, 0)
 
 
 def _failure(error: Exception, table: Table, file: Path) -> InputError:
@@ -114,7 +159,7 @@ def _failure(error: Exception, table: Table, file: Path) -> InputError:
     return InputError(f"training failed, what is finished is kept: {find.where(error, file)}{more}")
 
 
-def _about(module: ModuleType, order: Order, runs: list[Run]) -> dict[str, Any]:
+def _about(module: ModuleType, order: Order, names: list[str]) -> dict[str, Any]:
     """What is known before the first row is there, for those who watch."""
     ours = order.experiment == order.name
     return {
@@ -124,18 +169,18 @@ def _about(module: ModuleType, order: Order, runs: list[Run]) -> dict[str, Any]:
         "command": shlex.join(["recombine", *sys.argv[1:]]),
         "title": getattr(module, "TITLE", order.name),
         "description": (module.__doc__ or "").strip(),
-        "shown": list(dict.fromkeys(map(identity, runs))),
+        "shown": list(dict.fromkeys(names)),
     }
 
 
 @contextlib.contextmanager
-def _stopped(table: Table, runs: list[Run]) -> Iterator[None]:
+def _stopped(table: Table, names: list[str]) -> Iterator[None]:
     """After Ctrl-C, say what is kept, and leave with exit code 130."""
     try:
         yield
     except KeyboardInterrupt:
-        kept = len(table.finished() & set(map(identity, runs)))
-        _say(f"stopped; {kept} of {len(runs)} runs are kept in {table.path}; the same command goes on from there")
+        kept = len(table.finished() & set(names))
+        _say(f"stopped; {kept} of {len(names)} runs are kept in {table.path}; the same command goes on from there")
         raise SystemExit(130) from None
 
 

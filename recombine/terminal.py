@@ -27,7 +27,10 @@ def show(rows: Any, result: dict[str, Any]) -> None:
         console.print(f"… and {len(frame) - 40} more runs")
     for name, value in result["summary"].items():
         console.print(f"  {name}: [bold]{value:.3f}[/bold]" if isinstance(value, float) else f"  {name}: {value}")
-    console.print(f"{result['runs']} runs in {result['programs']} programs, {result['seconds']} s")
+    made = (
+        f"{result['runs']} runs in {result['programs']} programs" if result["programs"] else f"{result['runs']} cells"
+    )
+    console.print(f"{made}, {result['seconds']} s")
 
 
 @contextlib.contextmanager

@@ -45,7 +45,8 @@ class Perceptron(eqx.Module):
     ) -> tuple[Float[Array, "tasks n O"], dict[str, Array]]:
         """The same for many tasks at once, faster than one by one under `vmap`."""
         tasks, n, _ = x.shape
-        code = code.astype(jnp.float32) if self.embedding is None else jax.vmap(jax.vmap(self.embedding))(code)
+        plain = jnp.promote_types(x.dtype, jnp.float32)
+        code = code.astype(plain) if self.embedding is None else jax.vmap(jax.vmap(self.embedding))(code)
         code, x = code.reshape(tasks, -1).T, x.reshape(tasks * n, -1).T
         # Every point is a column: a bias's gradient is then a sum along memory, which a GPU does in half the time.
         first, *rest = self.layers

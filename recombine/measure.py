@@ -1,0 +1,120 @@
+"""Experiments that are computed, not trained: the experiment lists its cells and gives the row of one.
+
+    cells(scale) -> list of {name: number or text}        measure(**cell) -> {name: number or text}
+
+A cell is kept, reused, shown and judged as a run is; it is found again by the experiment's name and its own values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from recombine.chunk import stamp
+from recombine.core import InputError, require
+from recombine.table import Table
+from recombine.writer import Writer
+
+PAUSE = 2.0  # seconds between two plain lines
+Measure = Callable[..., Mapping[str, Any]]
+
+
+class Cell(NamedTuple):
+    """One thing to be computed: what makes one row."""
+
+    experiment: str
+    values: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """What finds its row again."""
+        text = json.dumps([self.experiment, dict(self.values)], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value}" for name, value in self.values.items())
+
+
+def take(
+    cells: Sequence[Cell], measure: Measure, table: Table, about: Mapping[str, Any], shown: bool, code: str
+) -> pd.DataFrame:
+    """Compute the cells that are not in the table yet, each written before the next begins; the rows of all."""
+    done = table.finished()
+    if not {cell.name for cell in cells} <= done:
+        table.check_writable()
+        with table.held():
+            table.note(**about)
+            writer = Writer(table)
+            with writer.writing(_say):
+                left = [cell for cell in cells if cell.name not in table.finished()]
+                for cell in _told(left, len(cells), shown):
+                    writer.add(_row(cell, measure, code), [cell.name])
+    return finished(cells, table)
+
+
+def finished(cells: Sequence[Cell], table: Table) -> pd.DataFrame:
+    """The rows of those cells that are in the table, in the order of the cells."""
+    place, rows = {cell.name: i for i, cell in enumerate(cells)}, table.read()
+    rows = rows.loc[rows["run"].isin(list(place)), :] if len(rows) else rows
+    require(len(rows) > 0, f"none of the {len(cells)} cells is computed in {table.path}: leave out --finished")
+    return rows.sort_values("run", key=lambda names: names.map(place), kind="stable").reset_index(drop=True)
+
+
+def _row(cell: Cell, measure: Measure, code: str) -> pd.DataFrame:
+    clock = time.perf_counter()
+    found = measure(**cell.values)
+    require(isinstance(found, Mapping), f"{cell.experiment}: measure must give {{name: number or text}} for {cell}")
+    made = stamp(code) | {"meta/seconds": time.perf_counter() - clock, "meta/compile_seconds": 0.0}
+    return pd.DataFrame([{"run": cell.name, "step": 0, **cell.values, **found, **made}])
+
+
+def _told(left: Sequence[Cell], num_cells: int, shown: bool) -> Iterator[Cell]:
+    """The cells, each told as it begins."""
+    console, clock = Console(stderr=True), -PAUSE
+    if shown and len(left) < num_cells:
+        console.print(f"{num_cells - len(left)} of {num_cells} cells are computed already: reused", highlight=False)
+    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} of {task.total}")
+    with Progress(*columns, console=console, disable=not (shown and sys.stderr.isatty())) as bar:
+        task = bar.add_task("", total=num_cells, completed=num_cells - len(left))
+        for place, cell in enumerate(left, start=num_cells - len(left)):
+            bar.update(task, completed=place, description=str(cell))
+            if shown and bar.disable and time.perf_counter() - clock >= PAUSE:
+                clock = time.perf_counter()
+                console.print(f"{place / num_cells:4.0%}  {cell}", highlight=False, markup=False, soft_wrap=True)
+            yield cell
+        bar.update(task, completed=num_cells)
+
+
+def _say(text: str) -> None:
+    Console(stderr=True).print(f"recombine: {text}", soft_wrap=True, markup=False, highlight=False)
+
+
+def cells_of(name: str, told: str, given: Any) -> list[Cell]:
+    """An experiment's cells, checked: names and plain values, no two alike."""
+    plain = (bool, int, float, str)
+    fine = isinstance(given, Sequence) and all(
+        isinstance(cell, Mapping) and all(isinstance(value, plain) for value in cell.values()) for cell in given
+    )
+    require(fine, f"{told} must give a list of {{name: number or text}}")
+    require(len(given) > 0, f"{told} gave no cell")
+    cells = [Cell(name, cell) for cell in given]
+    twice = len(cells) - len({cell.name for cell in cells})
+    if twice:
+        raise InputError(f"{told} gave {twice} cells twice")
+    return cells
+
+
+def code_of(path: Path) -> str:
+    """A hash of the code that a computed experiment depends on: ours, the theory's and its own file."""
+    from recombine.fingerprint import PACKAGE, of_files
+
+    return of_files([*PACKAGE.glob("theory/*.py"), path])

@@ -1,0 +1,177 @@
+"""Computed experiments: cells are kept, reused, shown and judged as runs are."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from recombine import measure
+from recombine.table import Table
+
+MINE = '''"""Squares.
+
+Command: recombine run mine.py
+"""
+
+from pathlib import Path
+
+import plotly.graph_objects as go
+
+from recombine.claims import Claim
+
+TITLE = "Squares"
+SIZES = {"tiny": 3, "small": 5, "full": 7}
+
+
+def cells(scale):
+    return [{"n": n, "kind": kind} for n in range(SIZES[scale]) for kind in ("odd", "even")]
+
+
+def measure(n, kind):
+    with Path("asked").open("a") as file:
+        file.write(f"{n}{kind} ")
+    if Path("broken").exists() and n == 2:
+        raise ArithmeticError("two is broken")
+    return {"square": float(n**2)}
+
+
+def summary(rows):
+    return {"most": float(rows["square"].max())}
+
+
+def figures(rows):
+    return {"square": go.Figure(go.Scatter(x=rows["n"], y=rows["square"]))}
+
+
+def claims(rows):
+    most = None if rows is None else float(rows["square"].max())
+    return [Claim("most", "It grows", "here", "-", most, None if rows is None else most > 3)]
+'''
+
+
+@pytest.fixture
+def told(call):
+    """What a command says: its output, or, where it is to fail, its error."""
+
+    def told(*args: str, fails: bool = False) -> str:
+        code, out, error = call(*args)
+        assert code == 2 * fails, error
+        return error if fails else out
+
+    return told
+
+
+@pytest.fixture
+def mine(tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    return tmp_path
+
+
+def asked(folder) -> list[str]:
+    return (folder / "asked").read_text().split()
+
+
+def test_cells_are_computed_once_and_kept(told, mine):
+    first = json.loads(told("run", "mine.py", "--scale", "tiny", "--out", "out", "--json"))
+    assert (first["runs"], first["programs"], first["rows"], first["summary"]) == (6, 0, 6, {"most": 4.0})
+    assert asked(mine) == ["0odd", "0even", "1odd", "1even", "2odd", "2even"]
+    again = told("run", "mine.py", "--scale", "tiny", "--out", "out")
+    assert "6 cells" in again
+    assert len(asked(mine)) == 6, "nothing is computed again"
+    told("run", "mine.py", "--scale", "small", "--out", "out")
+    assert len(asked(mine)) == 10, "what the smaller scale has is reused"
+    rows = Table("out").read()
+    assert rows["run"].nunique() == 10
+    assert set(rows["meta/device"]) == {"cpu"}
+    assert (rows["meta/seconds"] > 0).all()
+    assert told("report", "out").count("report.html")
+    assert "Squares" in (mine / "out" / "report.html").read_text()
+    assert list(Table("out").figures()) == ["square"]
+
+
+def test_a_failure_keeps_what_is_computed_and_the_same_command_goes_on(told, mine):
+    (mine / "broken").touch()
+    error = told("run", "mine.py", "--scale", "tiny", "--out", "out", fails=True)
+    assert "two is broken" in error
+    assert "what is finished is kept" in error
+    assert len(Table("out").finished()) == 4
+    kept = json.loads(told("run", "mine.py", "--scale", "tiny", "--out", "out", "--finished", "--json"))
+    assert kept["runs"] == 4
+    (mine / "broken").unlink()
+    told("run", "mine.py", "--scale", "tiny", "--out", "out")
+    assert asked(mine) == ["0odd", "0even", "1odd", "1even", "2odd", "2odd", "2even"]
+
+
+def test_progress_is_told(mine, call):
+    assert "0%  n 0, kind odd" in call("run", "mine.py", "--scale", "tiny", "--out", "out")[2]
+
+
+def test_claims_are_judged(told, mine):
+    told("run", "mine.py", "--scale", "tiny", "--out", "results/mine.parquet")
+    (line,) = json.loads(told("claims", "mine.py", "--results", "results", "--json"))["claims"]
+    assert (line["verdict"], line["measured"], line["runs"]) == ("reproduced", 4.0, 6)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--seeds", "2"], "computed, not trained"),
+        (["--set", "seed=1"], "computed, not trained"),
+        (["--on", "processes:2"], "computed, not trained"),
+        (["--scale", "huge"], "no scale 'huge'"),
+        (["--finished"], "leave out --finished"),
+    ],
+)
+def test_what_does_not_apply_is_refused(told, mine, options, says):
+    assert says in told("run", "mine.py", "--out", "out", *options, fails=True)
+    assert not (mine / "asked").exists()
+
+
+def test_cost_is_of_training(told, mine):
+    assert "computed, not trained" in told("cost", "mine.py", fails=True)
+
+
+@pytest.mark.parametrize(
+    ("cells", "says"),
+    [
+        ("[1]", "must give a list of {name: number or text}"),
+        ("[{'n': [1]}]", "must give a list of {name: number or text}"),
+        ("[]", "gave no cell"),
+        ("[{'n': 1}, {'n': 1}]", "gave 1 cells twice"),
+        ("1 / 0", "ZeroDivisionError"),
+    ],
+)
+def test_cells_that_are_none_are_refused(told, tmp_path, cells, says):
+    (tmp_path / "mine.py").write_text(f"def cells(scale):\n    return {cells}\n\ndef measure(n):\n    return 3\n")
+    assert says in told("run", "mine.py", fails=True)
+
+
+def test_a_measure_that_gives_no_row_is_refused(told, tmp_path):
+    (tmp_path / "mine.py").write_text("def cells(scale):\n    return [{'n': 1}]\n\ndef measure(n):\n    return 3\n")
+    assert "measure must give {name: number or text} for n 1" in told("run", "mine.py", fails=True)
+
+
+def test_a_cell_is_its_values_in_any_order():
+    one, other = measure.Cell("a", {"x": 1, "y": 2.0}), measure.Cell("a", {"y": 2.0, "x": 1})
+    assert one.name == other.name
+    assert one.name != measure.Cell("b", {"x": 1, "y": 2.0}).name
+    assert one.name != measure.Cell("a", {"x": 1, "y": 2.5}).name
+
+
+def test_the_code_of_a_computed_experiment_counts(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("a = 1\n")
+    before = measure.code_of(path)
+    path.write_text("a = 2\n")
+    assert measure.code_of(path) != before
+    path.write_text("a = 1  # told\n")
+    assert measure.code_of(path) == before
+
+
+def test_rows_come_in_the_order_of_the_cells(tmp_path):
+    table = Table(tmp_path / "out")
+    cells = [measure.Cell("mine", {"n": n}) for n in (3, 1, 2)]
+    rows = measure.take(cells[1:], lambda n: {"m": n}, table, {}, False, "")
+    rows = measure.take(cells, lambda n: {"m": n}, table, {}, False, "")
+    assert rows["n"].tolist() == [3, 1, 2] == rows["m"].tolist()
+    assert isinstance(rows, pd.DataFrame)
