@@ -120,7 +120,10 @@ def _device_time(found: Sequence[Line], tables: Iterable[Table]) -> str:
     """What all runs took, and those of the paper's student beside the public code."""
     from recombine.bench.speed import PUBLIC_SECONDS
 
-    told = f"{_took(found)}: the training of all runs, and the compilation of each program once."
+    told = (
+        f"{_took(found)}: the training of all runs, and what they waited for their programs. Sweeps that shared a device "
+        "count it each."
+    )
     rows = [_paper_students(shown(table)) for table in tables]
     num_runs, ours = sum(len(set(one["run"])) for one in rows), sum(map(device_seconds, rows))
     if num_runs:

@@ -8,17 +8,17 @@ A student generalises if it keeps 80% of its own score on seen tasks. Published 
 only. The control is a student that was never trained: neither its answers nor its layers should tell the task.
 
 Command:  recombine run encodings --scale small
-Runtime:  3 minutes on 2 cores; full: 3.5 minutes on one H200, by the cost model.
+Runtime:  3 minutes on 2 cores; full: 3.5 minutes on one H200.
 Expected: all six generalise; at full scale R2 of at least .995 (identity, orthogonal, language), .945 (invertible NN),
           .975 (interval shuffle) and .965 (few-shot), and decoders of at least .95, .96, .99, .94, .96 and .90.
-Measured: full (H200, 2026-11-15, three seeds; identity is still to be trained): R2 .997 (orthogonal), .996 (language),
-          .996 (invertible NN), .997 (interval shuffle), .969 (few-shot); task decoders 1.00, 1.00, 1.00, .997, .964.
-          Where the code is linear in the task, so is the first layer, trained or not, and the deepest hidden layer
-          even tells less after training (.18 to .29) than before (.86 to 1.00). Only for interval shuffle (.16 to
-          .997) and few-shot (-1.05 to .964) is it training that makes the task readable. The input decoder is as
-          published for few-shot (-.23), but not for interval shuffle (.02, .13 and .33 for three drawn permutations,
-          published .73: docs/log.md) nor for invertible NN (1.00, published .56). small (2026-11-15, M=12, 3x128): the
-          same conclusions; R2 .98, .98, .95, .98, .86 and .51 (few-shot), of which 98 to 99% and 89% of the seen score.
+Measured: full (H200, 2026-11-15, three seeds): R2 .997 (identity and orthogonal), .996 (language), .996 (invertible
+          NN), .997 (interval shuffle), .969 (few-shot); task decoders 1.00 four times, .997, .964. Where the code is
+          linear in the task, so is the first layer, trained or not, and the deepest hidden layer even tells less after
+          training (.18 to .29) than before (.86 to 1.00). Only for interval shuffle (.16 to .997) and few-shot (-1.05
+          to .964) is it training that makes the task readable. The input decoder is as published for few-shot (-.23),
+          but not for interval shuffle (.02, .13 and .33 for three drawn permutations, published .73: docs/log.md) nor
+          for invertible NN (1.00, published .56). small (2026-11-15, M=12, 3x128): the same conclusions; R2 .98, .98,
+          .95, .98, .86 and .51 (few-shot), of which 98 to 99% and 89% of the seen score.
 """
 
 import math

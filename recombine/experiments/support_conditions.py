@@ -11,13 +11,16 @@ removes this, and drawn weights do so, too. Test tasks are the same 52 pairs wit
 in kind: after a violation all of them hold the absent module, or mix the groups.
 
 Command:  recombine run support_conditions --scale small
-Runtime:  2.5 minutes on 2 cores; full: 2 minutes on one H200, by the cost model.
+Runtime:  2.5 minutes on 2 cores; full: under 2 minutes on one H200.
 Expected: large drops for absent modules and for unmixed halves; none for balanced ones; a drop for unspanned pairs with
           all-ones weights only.
-Measured: small (2026-11-15, M=8, 3 seeds): random .96, balanced .96, popular .95, unpopular .48; a module missing .24,
-          one of eight never mixed .36. With as many tasks as unmixed halves leave: random .88, balanced .89, unmixed
-          .48. Pairs: spanned .29, unspanned -.21 with all-ones weights, and .54 and .22 with drawn ones: drawing
-          weights helps, but does not replace the span.
+Measured: full (2026-11-15, M=16, 4x1024, 3 seeds): random .997, balanced .997, popular .996, unpopular .86; a module
+          missing .38, a group never mixed .67. With as many tasks as unmixed halves leave: random .993, balanced .994,
+          unmixed .51. Pairs (64 of 120 trained): spanned .63, unspanned .42 with all-ones weights, and .76 and .60 with
+          drawn ones. small (2026-11-15, M=8, 3 seeds): random .96, balanced .96, popular .95, unpopular .48; a module
+          missing .24, one of eight never mixed .36. With as many tasks as unmixed halves leave: random .88, balanced
+          .89, unmixed .48. Pairs: spanned .29, unspanned -.21 with all-ones weights, and .54 and .22 with drawn ones:
+          drawing weights helps, but does not replace the span.
 """
 
 import itertools

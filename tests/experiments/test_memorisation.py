@@ -145,3 +145,5 @@ def test_conclusions_from_the_committed_rows():
         "window": "reproduced",
         "gap": "reproduced",
     }
+    windows = list(memorisation.window(rows).values())
+    assert windows == sorted(windows, reverse=True), "the more modules, the narrower"

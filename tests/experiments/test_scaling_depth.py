@@ -75,4 +75,6 @@ def test_conclusions_from_the_committed_rows():
     rows = table.read()
     assert set(rows["run"]) == set(map(identity, scaling_depth.runs(table.meta()["scale"])))
     assert not rows["diverged"].any()
-    assert set(verdicts(rows).values()) == {"reproduced"}
+    # From 4 to 8 layers of one recipe, all but the hardest lose a little, and more than seeds differ.
+    assert {name for name, verdict in verdicts(rows).items() if verdict == "reproduced"} == {"FewShot"}
+    assert scaling_depth.summary(rows)["deepest fall"] < 0.01
