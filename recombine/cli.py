@@ -1,4 +1,4 @@
-"""The command line: quickstart | list | run | cost | watch | serve | check | report | claims | bench.
+"""The command line: quickstart | list | run | cost | watch | serve | check | report | claims | bench | plan.
 
 Heavy imports happen inside the commands.
 """
@@ -12,7 +12,8 @@ import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from recombine.terminal import digits, leaving, show, tell
+from recombine import instrument
+from recombine.terminal import Json, digits, leaving, show, tell
 
 if TYPE_CHECKING:
     from recombine.runner import Order
@@ -24,7 +25,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts instead of text.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder, or one FILE.parquet. Finished runs there are reused.")]
 Set = Annotated[
     list[str] | None, typer.Option("--set", help="field=value, model.widths=256,256 say; several may follow.")
@@ -253,6 +253,9 @@ def bench(
     result = summary(suite.rows)
     told_last = f"{result['device']}, jax {result['jax']}; {len(result['missed'])} targets missed"
     tell(json_, result | {"cost": suite.cost and suite.cost._asdict()}, [told_last])
+
+
+instrument.add(app)
 
 
 def _perform(order: "Order", quiet: bool) -> dict[str, Any]:

@@ -121,8 +121,8 @@ def _device_time(found: Sequence[Line], tables: Iterable[Table]) -> str:
     from recombine.bench.speed import PUBLIC_SECONDS
 
     told = (
-        f"{_took(found)}: the training of all runs, and what they waited for their programs. Sweeps that shared a device "
-        "count it each."
+        f"{_took(found)}: the training of all runs, and what they waited for their programs. Sweeps that shared a "
+        "device count it each."
     )
     rows = [_paper_students(shown(table)) for table in tables]
     num_runs, ours = sum(len(set(one["run"])) for one in rows), sum(map(device_seconds, rows))

@@ -4,11 +4,13 @@ import contextlib
 import json
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table as RichTable
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts instead of text.")]
 
 
 def show(rows: Any, result: dict[str, Any]) -> None:

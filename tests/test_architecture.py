@@ -60,11 +60,13 @@ ORDER = [
     "watch",
     "serve",
     "claims",
+    "planner",
     "theory",
     "experiments",
     "runner",
     "record",
     "terminal",
+    "instrument",
     "cli",
     "__main__",
 ]

@@ -1,0 +1,35 @@
+"""The commands for your own model and data, and for planning your own sweep."""
+
+from typing import Annotated
+
+import typer
+
+from recombine.terminal import Json, digits, tell
+
+
+def add(app: typer.Typer) -> None:
+    """Put these commands beside the laboratory's."""
+    for command in (plan,):
+        app.command()(command)
+
+
+def plan(
+    modules: Annotated[int, typer.Option(help="How many modules M there are.")],
+    hot: Annotated[int, typer.Option(help="How many of them are active at most, K.")],
+    target: Annotated[float, typer.Option(help="The R2 on unseen tasks that is wanted.")] = 0.95,
+    seeds: Annotated[int, typer.Option(help="How many seeds are to be trained.")] = 3,
+    device: Annotated[str | None, typer.Option(help='"NVIDIA H200" or cpu, say; this machine\'s by default.')] = None,
+    json_: Json = False,
+) -> None:
+    """Tell how many train tasks are needed for a target, and how long they take to train on, by what was measured."""
+    from recombine import planner
+    from recombine.cost import known_kind
+
+    found = planner.plan(modules, hot, target, device or known_kind(), seeds)
+    low, high = found["interval"]
+    lines = [
+        f"{found['needed']:,} train tasks ({low:,} to {high:,}) of {found['tasks']:,}, {found['share']:.2%} of them",
+        f"{seeds} seeds: {digits(found['seconds'])} s on {found['device']}, for {found['student']}",
+        *([f"extrapolated: {found['why']}"] if found["extrapolates"] else []),
+    ]
+    tell(json_, found, lines)

@@ -1,0 +1,153 @@
+"""How many train tasks a family needs, and how long the sweep takes, from scaling results that were measured.
+
+`plan.json` holds the test scores of students trained on random supports of a hyperteacher (`bench/plan.py` makes it of
+the committed tables). For each number of active modules K, the tasks needed for a target are read off where the curve
+of scores crosses it; between and beyond the numbers of modules that were measured, by the law n = a M^b fitted to them.
+The law's interval is its error at numbers of modules left out of the fit; where M was measured, the interval is that
+over seeds, and reaches to what the law of all M says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import math
+from collections.abc import Mapping
+from importlib import resources
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from recombine import bootstrap, khot
+from recombine.claims import crossings
+from recombine.core import InputError, require
+from recombine.estimate import estimate
+from recombine.families.hyperteacher import Hyperteacher
+from recombine.recipe import Fast
+from recombine.run import paper, sweep
+
+LEAST = 3  # numbers of modules that a law is fitted to: two make a line, one more tells how far off it is
+WIDTH = 1.96  # standard errors on either side: 95%
+
+
+@functools.cache
+def load() -> dict[str, Any]:
+    """What was measured: a line of `modules`, `hot`, `seed`, `support/num_train`, `r2` for each run, and of what."""
+    return json.loads(resources.files("recombine").joinpath("plan.json").read_text(encoding="utf-8"))
+
+
+def plan(
+    num_modules: int,
+    num_hot: int,
+    target: float,
+    kind: str,
+    num_seeds: int = 3,
+    measured: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The train tasks needed for a test R2 of `target`, with an interval and whether that is extrapolated; and the
+    seconds that training at that number takes on a device of a kind."""
+    require(num_modules >= 2, f"modules must be at least 2, got {num_modules}")
+    require(1 <= num_hot <= num_modules, f"hot must be from 1 to the number of modules {num_modules}, got {num_hot}")
+    require(0 < target < 1, f"target is a test R2: choose it between 0 and 1, got {target}")
+    require(num_seeds >= 1, f"seeds must be at least 1, got {num_seeds}")
+    measured = measured or load()
+    runs: Any = pd.DataFrame(measured["runs"], columns=measured["columns"])
+    nearest, *others = sorted(runs["hot"].unique(), key=lambda k: (abs(k - num_hot), k))
+    found = _needed(runs[runs["hot"] == nearest], num_modules, target)
+    if nearest != num_hot:
+        other = runs[runs["hot"] == others[0]] if others else None
+        found = _of_other_hot(found, other, num_modules, target, num_hot, int(nearest))
+    total = khot.count(num_modules, num_hot)
+    too_many = [f"that is more than the {total:,} tasks that there are"] if found.needed > total else []
+    why = [*found.why, *too_many]
+    return {
+        "modules": num_modules,
+        "hot": num_hot,
+        "target": target,
+        "tasks": total,
+        "needed": math.ceil(found.needed),
+        "interval": [math.floor(found.low), math.ceil(found.high)],
+        "share": found.needed / total,
+        "extrapolates": bool(why),
+        "why": "; ".join(why),
+        "student": measured["student"],
+        **_cost(num_modules, num_hot, kind, num_seeds),
+    }
+
+
+class Needed(NamedTuple):
+    """A number of tasks, its interval, and what is extrapolated."""
+
+    needed: float
+    low: float
+    high: float
+    why: tuple[str, ...] = ()
+
+
+def _of_other_hot(found: Needed, other: Any, num_modules: int, target: float, num_hot: int, nearest: int) -> Needed:
+    """What the law of another K says, wider by how much the next K's law differs, for each step of K between."""
+    apart = math.log(2)  # where there is no other, or it never reaches the target
+    if other is not None:
+        with contextlib.suppress(InputError):
+            apart = abs(math.log(_needed(other, num_modules, target).needed / found.needed))
+    factor = math.exp(apart * abs(num_hot - nearest))
+    why = (*found.why, f"K={num_hot} was not measured: the law is that of K={nearest}")
+    return Needed(found.needed, found.low / factor, found.high * factor, why)
+
+
+def _needed(runs: Any, num_modules: int, target: float) -> Needed:
+    """The number for one K: as measured at these modules, or by the law of the others."""
+    cells = crossings(runs, ["hot", "modules", "seed"], "r2", target)
+    crossed = cells.assign(fine=cells["state"] == "crossed").groupby("modules")["fine"].all()
+    sizes = [int(m) for m in crossed.index[crossed]]
+    hot, best = int(cells["hot"].iloc[0]), runs.groupby(["modules", "support/num_train"])["r2"].mean().max()
+    cells = cells[cells["modules"].isin(sizes)]
+    logarithm = error = None
+    if len(sizes) >= LEAST:
+        slope, height = _fit(cells)
+        logarithm, error = slope * math.log(num_modules) + height, WIDTH * _error(cells)
+    if num_modules in sizes:
+        of_seeds = np.log(cells.loc[cells["modules"] == num_modules, "needed"].to_numpy())
+        ends = [*bootstrap.interval(of_seeds), *([] if logarithm is None else [logarithm])]
+        return Needed(math.exp(of_seeds.mean()), math.exp(min(ends)), math.exp(max(ends)))
+    if logarithm is None or error is None:
+        raise InputError(
+            f"R2 {target} was reached, and fewer tasks fell short of it, at {len(sizes)} numbers of modules only with "
+            f"K={hot}: no law can be fitted; the best score there is {best:.3f}, choose another target"
+        )
+    outside = not min(sizes) < num_modules < max(sizes)
+    why = (f"M={num_modules} is outside the measured {min(sizes)} to {max(sizes)}",) if outside else ()
+    needed, low, high = (math.exp(logarithm + shift) for shift in (0, -error, error))
+    return Needed(needed, low, high, why)
+
+
+def _fit(cells: Any) -> tuple[float, float]:
+    slope, height = np.polyfit(np.log(cells["modules"].astype(float)), np.log(cells["needed"]), 1)
+    return float(slope), float(height)
+
+
+def _error(cells: Any) -> float:
+    """The RMS error of log n at each number of modules, by a law fitted to the others."""
+    missed = []
+    for size in cells["modules"].unique():
+        out = cells["modules"] == size
+        slope, height = _fit(cells[~out])
+        missed.append(np.log(cells["needed"][out]) - slope * math.log(size) - height)
+    return float(np.sqrt(np.mean(np.concatenate(missed) ** 2)))
+
+
+def _cost(num_modules: int, num_hot: int, kind: str, num_seeds: int) -> dict[str, Any]:
+    """What training that student costs; it does not depend on the number of train tasks."""
+    base = paper(
+        recipe=Fast(0.05, 0.02),
+        num_tasks=512,
+        num_points=4,
+        num_steps=5000,
+        num_evals=1,
+        diagnostics=(),
+        family=Hyperteacher(num_modules, num_hot),
+    )
+    found = estimate(sweep(base, seed=range(num_seeds)), kind)
+    return {"device": kind, "seeds": num_seeds, "seconds": found["seconds"]}
