@@ -1,1 +1,1 @@
-"""The paper's theory as code that runs: each file is one statement, with its assumptions, and builds what it promises."""
+"""The paper's theory as code that runs: each file is one statement, its assumptions, and what it promises, built."""
