@@ -1,4 +1,4 @@
-"""The command line: quickstart | list | run | cost | watch | serve | check | report | claims | bench | plan.
+"""The command line: quickstart | list | run | cost | watch | serve | check | report | claims | bench | coverage | plan.
 
 Heavy imports happen inside the commands.
 """

@@ -1,5 +1,6 @@
 """The commands for your own model and data, and for planning your own sweep."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,8 +10,23 @@ from recombine.terminal import Json, digits, tell
 
 def add(app: typer.Typer) -> None:
     """Put these commands beside the laboratory's."""
-    for command in (plan,):
+    for command in (coverage, plan):
         app.command()(command)
+
+
+def coverage(
+    table: Annotated[Path, typer.Argument(help="A .csv or .parquet table of training examples.")],
+    factors: Annotated[str, typer.Option(help="Columns, one per factor: shape,colour,size; or one column of sets.")],
+    suggest: Annotated[int, typer.Option(help="How many combinations to suggest.")] = 20,
+    report: Annotated[Path | None, typer.Option(help="Write a page to this file.")] = None,
+    separator: Annotated[str, typer.Option(help="What stands between the concepts of a set.")] = ";",
+    held_out: Annotated[Path | None, typer.Option(help="A table of combinations that must not be suggested.")] = None,
+    json_: Json = False,
+) -> None:
+    """Tell what a table of training examples lacks, and which combinations to add."""
+    from recombine.coverage_page import answer
+
+    tell(json_, *answer(table, factors, suggest, report, separator, held_out))
 
 
 def plan(

@@ -27,7 +27,8 @@ def test_example(example, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(engine, "train", lambda runs, out=None: train(list(map(shorter, runs)), out))
     monkeypatch.setattr(engine, "fit", lambda run: dataclasses.replace(fit(shorter(run)), run=run))
     exec(compile(example, "README.md", "exec"), names)
-    assert names["rows"]["test/loss"].notna().all()
+    if "rc." in example:
+        assert names["rows"]["test/loss"].notna().all()
     assert capsys.readouterr().out, "an example shows something"
 
 

@@ -132,7 +132,7 @@ def figures(rows) -> dict:
             y_title="R² on unseen combinations",
         ),
         "modules": figure.scatter(
-            by_module(last).groupby(["support", "run", "share"], as_index=False)["test r2"].mean(),
+            by_module(last).groupby(["support", "run", "share"])["test r2"].mean().reset_index(),
             "share",
             "test r2",
             by="support",
