@@ -111,6 +111,7 @@ def figures(rows) -> dict:
     last = _last(rows)
     rare = last[last["support"] == "Unpopular"].assign(support_="rare modules")
     popular = last[last["support"] == "Popular"].assign(support_="popular modules")
+    modules: Any = by_module(last)
     return {
         "rare": figure.lines(
             _beside(last, rare, "support.num_tasks"),
@@ -132,7 +133,7 @@ def figures(rows) -> dict:
             y_title="R² on unseen combinations",
         ),
         "modules": figure.scatter(
-            by_module(last).groupby(["support", "run", "share"])["test r2"].mean().reset_index(),
+            modules.groupby(["support", "run", "share"])["test r2"].mean().reset_index(),
             "share",
             "test r2",
             by="support",
