@@ -63,6 +63,7 @@ ORDER = [
     "film",
     "report",
     "coverage_page",
+    "probe",
     "watch",
     "serve",
     "claims",
@@ -103,7 +104,7 @@ def test_imports_go_one_way(path):
     for name in imports(path, top_level=True):
         assert name in ORDER, f"{name} has no place in the order"
         assert ORDER.index(name) <= ORDER.index(own), f"{own} must not import {name}"
-        friends = own in ("experiments", "bench", "theory")
+        friends = own in ("experiments", "bench", "theory", "probe")
         assert name != own or friends, f"the files of {own}/ must not import each other"
     if own in PART_FOLDERS:
         allowed = {"core", "conditions", "khot", "episode", "layer", "decoder"}

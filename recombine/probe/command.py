@@ -1,0 +1,71 @@
+"""What `recombine probe` does: files in, scores and predicted failures out, as JSON, as lines, and as a page."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from recombine.core import require
+from recombine.probe import inputs
+from recombine.probe.files import read_activations, read_factors
+
+MOST_LINES = 10  # of the ranking, in the terminal
+
+
+def probe(
+    activations: Path,
+    factors: Path,
+    held_out: str | None = None,
+    kind: Literal["ridge", "logistic"] = "ridge",
+    report: Path | None = None,
+) -> tuple[dict[str, Any], list[str]]:
+    """Probe the activations in one file for the factors in another: the answer for scripts, and lines for a person."""
+    from recombine.probe import Decodability
+
+    layers, table = read_activations(activations), read_factors(factors)
+    num_samples = len(next(iter(layers.values())))
+    held = None
+    if held_out is not None:
+        told = f"there is no column {held_out!r} in {factors}"
+        require(held_out in table, f"{told}: there are {', '.join(map(str, table))}")
+        held = inputs.flags(table.pop(held_out), f"the column {held_out!r}", num_samples) == 1
+    found = Decodability(kind).fit(layers, table, held_out=held)
+    ranking = None
+    if held is not None:
+        ranking = found.rank(table[held], {found.layer_: np.asarray(layers[found.layer_])[held]})
+    facts = {"kind": kind, "layer": found.layer_, "samples": num_samples, "combinations": len(found.combinations_)}
+    result = facts | {"scores": _records(found.scores_), "ranking": [] if ranking is None else _records(ranking)}
+    if report is not None:
+        from recombine.probe import page
+
+        asked = ["recombine", "probe", str(activations), "--factors", str(factors)]
+        asked += ["--held-out", held_out] if held_out else []
+        asked += ["--kind", kind] if kind != "ridge" else []
+        made = {"kind": kind, "samples": f"{num_samples}, of {len(found.combinations_)} combinations"}
+        result["report"] = str(page.write(report, found, ranking, made, shlex.join(asked)))
+    return result, _lines(found.scores_, ranking, result)
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    return json.loads(str(frame.to_json(orient="records")))  # NaN becomes null
+
+
+def _lines(scores: Any, ranking: Any, result: dict[str, Any]) -> list[str]:
+    layer, factor = (max(len(name) for name in (column, *scores[column])) for column in ("layer", "factor"))
+    lines = [f"{'layer':<{layer}}  {'factor':<{factor}}  {'split':<8}  {'score':>15}  {'interval':>16}  shuffled"]
+    for row in scores.itertuples():
+        score, interval = f"{row.measure} {row.score:.3f}", f"{row.low:.3f} to {row.high:.3f}"
+        place = f"{row.layer:<{layer}}  {row.factor:<{factor}}  {row.split:<8}"
+        lines.append(f"{place}  {score:>15}  {interval:>16}  {row.shuffled:8.3f}")
+    lines.append(f"Read best, combinations being left out in turn: {result['layer']}")
+    if ranking is not None:
+        told = f"with the probability of {ranking.iloc[0].probability_of}"
+        lines.append(f"Held-out combinations that are read worst, {told}:")
+        worst = ranking.head(MOST_LINES).itertuples()
+        lines += [f"  {row.combination}: error {row.error:.3f}, probability {row.probability:.2f}" for row in worst]
+    return [*lines, *([f"Report: {result['report']}"] if "report" in result else [])]

@@ -1,0 +1,110 @@
+"""The page of a probe: what can be read from which layer, and which held-out combinations are expected to fail."""
+
+from __future__ import annotations
+
+import base64
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import pandas as pd
+
+from recombine import figure, report
+from recombine.core import InputError
+from recombine.files import replace
+from recombine.probe.decodability import Decodability
+
+MOST_BARS = 16  # factors or combinations in one picture
+NAMES = {"r2": "R²", "accuracy": "Accuracy"}
+
+
+def write(out: Path, probe: Decodability, ranking: pd.DataFrame | None, facts: dict[str, Any], command: str) -> Path:
+    """Write the page of a fitted probe to a file and return its path."""
+    try:
+        return replace(out, page(probe, ranking, facts, command).encode())
+    except OSError as error:
+        raise InputError(f"cannot write the report to {out} ({error.strerror}): name another file") from error
+
+
+def page(probe: Decodability, ranking: pd.DataFrame | None, facts: dict[str, Any], command: str) -> str:
+    """The page as self-contained HTML."""
+    template = Template(resources.files("recombine").joinpath("report.html").read_text(encoding="utf-8"))
+    drawn = {name: one.to_json() for name, one in figures(probe, ranking).items()}
+    tables = [_table("scores", probe.scores_)] + ([] if ranking is None else [_table("ranking", ranking)])
+    return template.substitute(
+        title="What can be read from the activations",
+        kind="Recombine probe",
+        description=report._description(_lead(turned=ranking is None)),
+        summary=report._pairs("summary", _summary(probe)),
+        figures="\n".join(report._figure(number, *item) for number, item in enumerate(drawn.items())),
+        results="\n".join(tables),
+        making=f"<pre>{report._text(command)}</pre>\n" + report._pairs("facts", facts),
+        plotly=report._plotly(),
+    )
+
+
+def _lead(turned: bool) -> str:
+    return (
+        "Probes were fitted on some combinations of factors and scored on samples of the same combinations that they "
+        f"had not seen, and on combinations that were held out{' in turn' if turned else ''}.\n\n"
+        "Shuffled: the same probes, with every combination's factors given to another one. What they reach on seen "
+        "combinations is memory; on held-out ones they have nothing to read."
+    )
+
+
+def _summary(probe: Decodability) -> dict[str, Any]:
+    best: Any = probe.scores_[probe.scores_["layer"] == probe.layer_]
+    told: dict[str, Any] = {"layer that is read best": probe.layer_}
+    for (measure, side), score in best.groupby(["measure", "split"], sort=False)["score"].mean().items():
+        told[f"{NAMES[measure]}, {side}"] = float(score)
+    return told
+
+
+def figures(probe: Decodability, ranking: pd.DataFrame | None) -> dict[str, Any]:
+    """Scores by layer, those of the chosen layer by factor, and the combinations that are read worst."""
+    found = {}
+    for measure, scores in probe.scores_.groupby("measure", sort=False):
+        name, column = NAMES[str(measure)], str(measure)
+        control = scores.assign(score=scores["shuffled"], split=scores["split"] + ", shuffled")
+        rows: Any = pd.concat([scores, control]).rename(columns={"score": column})
+        for ordered in ("layer", "factor", "split"):  # in their own order, not the alphabet's
+            rows[ordered] = pd.Categorical(rows[ordered], rows[ordered].unique())
+        title = f"{name} by layer: mean over factors, each a dot"
+        found[f"layers {column}"] = figure.lines(
+            rows, "layer", column, "split", title=title, x_title="layer", y_title=name
+        )
+        best = rows[(rows["layer"] == probe.layer_) & rows["factor"].isin(rows["factor"].cat.categories[:MOST_BARS])]
+        title = f"{name} by factor, read from {probe.layer_}"
+        bars = figure.bars(best, "factor", column, "split", title=title, x_title="factor", y_title=name)
+        found[f"factors {column}"] = _with_intervals(bars, best, column)
+    if ranking is not None:
+        worst = ranking.head(MOST_BARS)
+        worst = worst.assign(combination=pd.Categorical(worst["combination"], worst["combination"]))
+        told = "error (1: as by guessing)"
+        title = "Held-out combinations, those that are read worst first: where to expect failures"
+        found["ranking"] = figure.bars(worst, "combination", "error", title=title, x_title="combination", y_title=told)
+    return found
+
+
+def _with_intervals(drawn: Any, rows: Any, measure: str) -> Any:
+    """Whiskers over combinations: the figure itself knows one number per bar."""
+    for bar in drawn.select_traces({"type": "bar"}):
+        mine = rows[rows["split"] == bar.name].set_index("factor").loc[list(bar.x)]
+        if not str(bar.name).endswith("shuffled"):
+            bar.error_y.array = (mine["high"] - mine[measure]).tolist()
+            bar.error_y.arrayminus = (mine[measure] - mine["low"]).tolist()
+    return drawn
+
+
+def _table(name: str, lines: pd.DataFrame) -> str:
+    csv = base64.b64encode(lines.to_csv(index=False).encode()).decode()
+    shown = lines.head(report.MAX_LINES).round(3)
+    heads, cells = zip(*(report._column(str(key), values) for key, values in shown.items()), strict=True)
+    body = "\n".join(f"<tr>{''.join(row)}</tr>" for row in zip(*cells, strict=True))
+    return (
+        f'<p class="soft">{len(lines)} lines. <a class="download" download="{name}.csv" '
+        f'href="data:text/csv;base64,{csv}">All as CSV</a></p>\n'
+        f'<div class="rows" tabindex="0" role="region" aria-label="{name}">\n'
+        f"<table><thead><tr>{''.join(heads)}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
+    )
