@@ -10,7 +10,7 @@ train tasks make a poor decoder as well as a poor student; and one fitted on hal
 half (`TaskInformation`), the same for every student. From both gaps that of the untrained twins is subtracted.
 
 Command:  recombine run information_loss --scale small
-Runtime:  3 minutes on 2 busy cores; full: 1 minute on one H200.
+Runtime:  3 minutes on 2 busy cores; full: 1.3 minutes on an H200 that another sweep shared.
 Expected: behind the first layer, those that fail (R2 below .5) tell less of the modules than those that generalise (R2
           above .9).
 Measured: full (2026-11-16, M=16, 4x1024, 3 seeds; 3 students fail, 12 generalise): read by a decoder of train tasks,

@@ -10,7 +10,7 @@ the test score must fail at any width. All have the same number of steps: "fits"
 are more tasks where there are more modules; the two are not told apart here.
 
 Command:  recombine run memorisation --scale small
-Runtime:  3 to 6 minutes on 2 cores; full: 3 minutes on one H200.
+Runtime:  3 to 6 minutes on 2 cores; full: 3 minutes on an H200 that another sweep shared.
 Expected: with unrelated tasks the parameters needed grow with the number of tasks, with the hyperteacher's hardly; the
           window closes as M grows.
 Measured: full (2026-11-15, M from 4 to 24, 3 seeds): parameters needed to fit grow with the number of tasks to the

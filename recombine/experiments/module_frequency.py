@@ -8,7 +8,7 @@ them. Frequent: every train task holds one of a few popular modules (but for 5% 
 is compared with balanced supports of equal size. Scores are also given by module, against how often it was trained.
 
 Command:  recombine run module_frequency --scale small
-Runtime:  2 minutes on 2 cores; full: 1.5 to 2 minutes on one H200.
+Runtime:  2 minutes on 2 cores; full: 3.3 minutes on an H200 that another sweep shared.
 Expected: a clear drop at n = 1 that closes as n grows; none for popular modules.
 Measured: full (2026-11-16, M=16, 4x1024, 3 seeds): two modules in 1, 2, 4, 8, 16 and 32 train tasks each: .86, .92,
           .95, .968, .987 and .993, where balanced supports of equal size have .997. Two, four and eight popular

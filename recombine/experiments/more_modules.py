@@ -5,7 +5,7 @@ that has found the composition itself should extend to longer ones (arXiv 2507.0
 combinations of at most K modules only).
 
 Command:  recombine run more_modules --scale small
-Runtime:  93 s on 2 cores; full: under 2 minutes on one H200.
+Runtime:  93 s on 2 cores; full: 2.3 minutes on an H200 that another sweep shared.
 Expected: K+1 close to unseen combinations of K, K+2 lower; and from few train tasks all of them fail.
 Measured: full (2026-11-16, M=16, 25% held out, 3 seeds): trained with up to 3 modules, R2 .997 on unseen tasks, .995
           with 4 active modules and .985 with 5; with up to 4, .998, .996 and .986; with up to 2, .94, .94 and .87. From

@@ -7,7 +7,7 @@ What counts as growing and as a fall is defined in `scaling_width`. The recipe i
 students are plain: no residuals, no normalisation.
 
 Command:  recombine run scaling_depth --scale small
-Runtime:  3 to 4 minutes on 2 cores; full: 2 to 3 minutes on one H200.
+Runtime:  3 to 4 minutes on 2 cores; full: 3 minutes on an H200 that another sweep shared.
 Expected: a gain and no fall for each encoding, as published; plain students of 6 and 8 layers may be hard to train.
 Measured: full (2026-11-16, M=16, width 256, 3 seeds): from 1 to 4 layers all grow (Identity .81 to .983, Language .52
           to .988, IntervalShuffle .59 to .973, FewShot .43 to .86). Then only FewShot goes on (.89 with 8 layers); the

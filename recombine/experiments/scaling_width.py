@@ -9,7 +9,7 @@ the widest, has to be larger than that spread. Where there are several depths, a
 smallest gain is told. The recipe is the same at all widths.
 
 Command:  recombine run scaling_width --scale small
-Runtime:  3 to 4 minutes on 2 cores; full: about 10 minutes on one H200.
+Runtime:  3 to 4 minutes on 2 cores; full: 16 minutes on an H200 that another sweep shared.
 Expected: a gain and no fall for each encoding.
 Measured: full (2026-11-16, M=16, 3 seeds): from width 128 to 2048, with four layers, Identity .950 to .9974, Orthogonal
           .952 to .9973, InvertibleNN .953 to .9970, Language .929 to .9963, IntervalShuffle .904 to .9956, FewShot .69

@@ -11,7 +11,7 @@ removes this, and drawn weights do so, too. Test tasks are the same 52 pairs wit
 in kind: after a violation all of them hold the absent module, or mix the groups.
 
 Command:  recombine run support_conditions --scale small
-Runtime:  2.5 minutes on 2 cores; full: under 2 minutes on one H200.
+Runtime:  2.5 minutes on 2 cores; full: 1.7 minutes on an H200 that another sweep shared.
 Expected: large drops for absent modules and for unmixed halves; none for balanced ones; a drop for unspanned pairs with
           all-ones weights only.
 Measured: full (2026-11-15, M=16, 4x1024, 3 seeds): random .997, balanced .997, popular .996, unpopular .86; a module
