@@ -1,4 +1,5 @@
-"""The command line: quickstart | list | run | cost | watch | serve | check | report | claims | bench | coverage | plan.
+"""The command line: quickstart | list | run | cost | watch | serve | check | report | claims | bench, and those of
+`instrument`: probe | coverage | plan.
 
 Heavy imports happen inside the commands.
 """

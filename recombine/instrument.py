@@ -1,17 +1,33 @@
 """The commands for your own model and data, and for planning your own sweep."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from recombine.terminal import Json, digits, tell
 
+Kind = Literal["ridge", "logistic"]
+
 
 def add(app: typer.Typer) -> None:
     """Put these commands beside the laboratory's."""
-    for command in (coverage, plan):
+    for command in (probe, coverage, plan):
         app.command()(command)
+
+
+def probe(
+    activations: Annotated[Path, typer.Argument(help="Arrays by layer: .npz or .safetensors.")],
+    factors: Annotated[Path, typer.Option(help="A .csv or .parquet table, a row per sample.")],
+    held_out: Annotated[str | None, typer.Option(help="Column that is true for held-out rows.")] = None,
+    kind: Annotated[Kind, typer.Option(help="How factors are read.")] = "ridge",
+    report: Annotated[Path | None, typer.Option(help="Write a page to this file.")] = None,
+    json_: Json = False,
+) -> None:
+    """Tell what can be read from a model's activations, on combinations that the probes saw and on others."""
+    from recombine.probe import command
+
+    tell(json_, *command.probe(activations, factors, held_out, kind, report))
 
 
 def coverage(

@@ -114,7 +114,7 @@ def cells_of(name: str, told: str, given: Any) -> list[Cell]:
 
 
 def code_of(path: Path) -> str:
-    """A hash of the code that a computed experiment depends on: ours, the theory's and its own file."""
+    """A hash of the code that a computed experiment depends on: ours, the theory's, the probe's and its own file."""
     from recombine.fingerprint import PACKAGE, of_files
 
-    return of_files([*PACKAGE.glob("theory/*.py"), path])
+    return of_files([*PACKAGE.glob("theory/*.py"), *PACKAGE.glob("probe/*.py"), path])

@@ -22,6 +22,8 @@ def shorter(run: rc.Run) -> rc.Run:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
 def test_example(example, monkeypatch, tmp_path, capsys):
+    if "recombine.probe" in example:
+        pytest.importorskip("sklearn", reason="this example needs the extra probe")
     monkeypatch.chdir(tmp_path)
     train, fit, names = engine.train, engine.fit, {}
     monkeypatch.setattr(engine, "train", lambda runs, out=None: train(list(map(shorter, runs)), out))

@@ -164,7 +164,7 @@ def _base(scale: str) -> Run:
     num_modules, d = SIZES[scale]
     family = Hyperteacher(num_modules=num_modules, d_input=d, d_hidden=d, num_outputs=d)
     probes = (Compression(32),) if scale == "tiny" else (Compression(), Factorization(), LinearDecodability())
-    # The rate is best for every start, by seen scores of other seeds. Decay by itself would make solutions simpler, and
+    # One rate for all starts, chosen by seen scores of other seeds. Decay by itself would make solutions simpler, and
     # bfloat16 would round the construction.
     base = Run(family, recipe=Fast(0.01, 0.0, precision="float32"), diagnostics=probes, num_evals=1, num_eval_tasks=256)
     sizes = {"tiny": {"num_steps": 20}, "small": {"num_steps": 2000}}
