@@ -8,7 +8,7 @@ import pandas as pd
 from recombine.claims import RESULTS, last
 from recombine.table import Table
 
-TABLES = ("scaling_data.parquet", "unfinished/scaling_data.parquet")
+TABLES = ("scaling_data.parquet", "scaling_law.parquet", "unfinished/scaling_law.parquet")
 STUDENT = "1024x1024x1024x1024"
 OUT = Path(__file__).parent.parent / "recombine" / "plan.json"
 COLUMNS = {
@@ -26,7 +26,7 @@ def measured() -> dict:
     rows = rows[rows["model.widths"] == STUDENT].drop_duplicates("run").rename(columns=COLUMNS)
     rows = rows[[*COLUMNS.values()]].sort_values([*COLUMNS.values()])
     return {
-        "student": f"MLP {STUDENT} on a hyperteacher, random supports, Fast(0.05, 0.02), 5000 steps",
+        "student": f"MLP {STUDENT} on a hyperteacher, random or balanced supports, Fast(0.05, 0.02), 5000 steps",
         "columns": list(rows),
         "runs": [[int(m), int(k), int(seed), int(n), round(float(r2), 5)] for m, k, seed, n, r2 in rows.to_numpy()],
     }

@@ -92,12 +92,13 @@ class Trend:
     interval: tuple[float, float]
     spread: float  # between seeds: the largest standard deviation at a size
     drop: float  # the deepest fall of the mean below its best at a smaller size
-    falls: bool  # whether a fall is larger than the spread there, and its interval above zero
+    fall: float  # the deepest one that is larger than the spread there, with its interval above zero; 0 without one
+    fall_interval: tuple[float, float]
 
     @property
     def grows(self) -> bool:
-        """Whether the score grows by more than seeds differ and never falls."""
-        return self.interval[0] > 0 and self.gain > self.spread and not self.falls
+        """Whether the score grows by more than seeds differ, from one end to the other."""
+        return self.interval[0] > 0 and self.gain > self.spread
 
 
 def trend(frame: Any, size: str, score: str, sizes: Iterable[Any]) -> Trend | None:
@@ -113,14 +114,15 @@ def trend(frame: Any, size: str, score: str, sizes: Iterable[Any]) -> Trend | No
 
         return bootstrap.over_seeds(cells.reset_index(), paired)
 
-    drop, falls = 0.0, False
+    drop, clear = 0.0, (0.0, (0.0, 0.0) if len(cells) > 1 else (math.nan, math.nan))  # one seed tells no interval
     for place, many in enumerate(means.index[1:], start=1):
         best = means.iloc[:place].idxmax()
         fall = float(means[best] - means[many])
         drop = max(drop, fall)
-        falls |= fall > max(spreads[best], spreads[many]) and gain(best, many)[1] < 0
+        if fall > max(spreads[best], spreads[many]) and (lost := gain(many, best))[0] > 0:
+            clear = max(clear, (fall, lost))
     first, last = means.index[0], means.index[-1]
-    return Trend(float(means[last] - means[first]), gain(first, last), float(spreads.max()), drop, bool(falls))
+    return Trend(float(means[last] - means[first]), gain(first, last), float(spreads.max()), drop, *clear)
 
 
 def trends(frame: Any, line: str, size: str, score: str, wanted: Iterable[Mapping[Any, Any]]) -> dict[Any, Trend]:
@@ -131,6 +133,21 @@ def trends(frame: Any, line: str, size: str, score: str, wanted: Iterable[Mappin
         if len(whole) == len(found):
             return whole
     return {}
+
+
+def never_falls(trends: Iterable[Trend], statement: str, source: str) -> Claim:
+    """That no trend falls by more than seeds differ: the strict half of "monotone". The deepest such fall is told."""
+    deepest = max(trends, key=lambda one: one.fall, default=None)
+    return Claim(
+        name="never falls",
+        statement=f"{statement} (the deepest fall that is larger than the spread of seeds)",
+        source=source,
+        published="monotone gain",
+        measured=deepest and deepest.fall,
+        holds=deepest and deepest.fall == 0,
+        interval=deepest and deepest.fall_interval,
+        control="a fall within the spread of seeds does not count",
+    )
 
 
 def crossings(frame: Any, by: list[str], score: str, target: float) -> Any:

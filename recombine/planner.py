@@ -1,15 +1,14 @@
 """How many train tasks a family needs, and how long the sweep takes, from scaling results that were measured.
 
-`plan.json` holds the test scores of students trained on random supports of a hyperteacher (`bench/plan.py` makes it of
-the committed tables). For each number of active modules K, the tasks needed for a target are read off where the curve
-of scores crosses it; between and beyond the numbers of modules that were measured, by the law n = a M^b fitted to them.
-The law's interval is its error at numbers of modules left out of the fit; where M was measured, the interval is that
-over seeds, and reaches to what the law of all M says.
+`plan.json` holds the test scores of students trained on random and balanced supports of a hyperteacher, which score
+alike (`support_conditions`); `bench/plan.py` makes it of the committed tables. For each number of active modules K, the
+tasks needed for a target are read off where the curve of scores crosses it; between and beyond the numbers of modules
+that were measured, by the law n = a M^b fitted to them. The law's interval is its error at numbers of modules left out
+of the fit; where M was measured, the interval is that over seeds, and reaches to what the law of all M says.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import math
@@ -54,11 +53,7 @@ def plan(
     require(num_seeds >= 1, f"seeds must be at least 1, got {num_seeds}")
     measured = measured or load()
     runs: Any = pd.DataFrame(measured["runs"], columns=measured["columns"])
-    nearest, *others = sorted(runs["hot"].unique(), key=lambda k: (abs(k - num_hot), k))
-    found = _needed(runs[runs["hot"] == nearest], num_modules, target)
-    if nearest != num_hot:
-        other = runs[runs["hot"] == others[0]] if others else None
-        found = _of_other_hot(found, other, num_modules, target, num_hot, int(nearest))
+    found = _of_nearest_hot(runs, num_modules, num_hot, target)
     total = khot.count(num_modules, num_hot)
     too_many = [f"that is more than the {total:,} tasks that there are"] if found.needed > total else []
     why = [*found.why, *too_many]
@@ -77,6 +72,10 @@ def plan(
     }
 
 
+class Never(InputError):
+    """No number of train tasks that was tried is enough: no other K may answer instead."""
+
+
 class Needed(NamedTuple):
     """A number of tasks, its interval, and what is extrapolated."""
 
@@ -86,14 +85,31 @@ class Needed(NamedTuple):
     why: tuple[str, ...] = ()
 
 
-def _of_other_hot(found: Needed, other: Any, num_modules: int, target: float, num_hot: int, nearest: int) -> Needed:
-    """What the law of another K says, wider by how much the next K's law differs, for each step of K between."""
-    apart = math.log(2)  # where there is no other, or it never reaches the target
-    if other is not None:
-        with contextlib.suppress(InputError):
-            apart = abs(math.log(_needed(other, num_modules, target).needed / found.needed))
+def _of_nearest_hot(runs: Any, num_modules: int, num_hot: int, target: float) -> Needed:
+    """The number for the nearest K that tells one; for another K than asked, wider by how much the next K's number
+    differs, for each step of K between."""
+    told: dict[int, Needed] = {}
+    refused = InputError(f"no student that was measured tells how many tasks R2 {target} takes; choose another target")
+    for hot in sorted(map(int, runs["hot"].unique()), key=lambda k: (abs(k - num_hot), k)):
+        try:
+            told[hot] = _needed(runs[runs["hot"] == hot], num_modules, target)
+        except Never:
+            if hot == num_hot:
+                raise
+        except InputError as error:
+            refused = error if hot == num_hot else refused
+        if num_hot in told or len(told) == 2:
+            break
+    if not told:
+        raise refused
+    nearest, found = next(iter(told.items()))
+    if nearest == num_hot:
+        return found
+    numbers = [math.log(one.needed) for one in told.values()]
+    apart = abs(numbers[0] - numbers[1]) if len(numbers) == 2 else math.log(2)
     factor = math.exp(apart * abs(num_hot - nearest))
-    why = (*found.why, f"K={num_hot} was not measured: the law is that of K={nearest}")
+    lacking = "tells no law" if num_hot in set(runs["hot"]) else "was not measured"
+    why = (*found.why, f"K={num_hot} {lacking}: the law is that of K={nearest}")
     return Needed(found.needed, found.low / factor, found.high * factor, why)
 
 
@@ -102,6 +118,7 @@ def _needed(runs: Any, num_modules: int, target: float) -> Needed:
     cells = crossings(runs, ["hot", "modules", "seed"], "r2", target)
     crossed = cells.assign(fine=cells["state"] == "crossed").groupby("modules")["fine"].all()
     sizes = [int(m) for m in crossed.index[crossed]]
+    states = cells["state"]
     hot, best = int(cells["hot"].iloc[0]), runs.groupby(["modules", "support/num_train"])["r2"].mean().max()
     cells = cells[cells["modules"].isin(sizes)]
     logarithm = error = None
@@ -113,7 +130,7 @@ def _needed(runs: Any, num_modules: int, target: float) -> Needed:
         ends = [*bootstrap.interval(of_seeds), *([] if logarithm is None else [logarithm])]
         return Needed(math.exp(of_seeds.mean()), math.exp(min(ends)), math.exp(max(ends)))
     if logarithm is None or error is None:
-        raise InputError(
+        raise (Never if (states == "never").any() else InputError)(
             f"R2 {target} was reached, and fewer tasks fell short of it, at {len(sizes)} numbers of modules only with "
             f"K={hot}: no law can be fitted; the best score there is {best:.3f}, choose another target"
         )

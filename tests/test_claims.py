@@ -13,6 +13,7 @@ from recombine.claims import (
     last,
     ledger,
     needed,
+    never_falls,
     ratio,
     trend,
     trends,
@@ -160,7 +161,7 @@ def test_a_trend_that_grows():
     found = trend(scored(w4=(0.1, 0.2, 0.3), w8=(0.5, 0.6, 0.7), w16=(0.7, 0.8, 0.9)), "width", "r2", (4, 8, 16))
     np.testing.assert_allclose((found.gain, *found.interval, found.spread, found.drop), (0.6, 0.6, 0.6, 0.1, 0))
     assert found.grows
-    assert not found.falls
+    assert (found.fall, found.fall_interval) == (0, (0, 0))
 
 
 @pytest.mark.parametrize(
@@ -175,7 +176,10 @@ def test_a_fall_counts_beyond_the_spread_of_paired_seeds(widest, drop, falls):
     frame = scored(w4=(0.1, 0.2, 0.3), w8=(0.75, 0.8, 0.85), w16=(0.75, 0.8, 0.85), w32=widest)
     found = trend(frame, "width", "r2", (4, 8, 16, 32))
     np.testing.assert_allclose(found.drop, drop)
-    assert found.falls is falls
+    np.testing.assert_allclose(found.fall, drop if falls else 0)
+    assert (found.fall_interval[0] > 0) is falls
+    claim = never_falls([found, trend(scored(w4=(0, 0), w8=(1, 1)), "width", "r2", (4, 8))], "No fall", "us")
+    assert (claim.measured, claim.holds) == (found.fall, not falls)
 
 
 def test_a_gain_within_the_spread_of_seeds_does_not_grow():

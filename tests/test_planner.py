@@ -115,3 +115,16 @@ def test_the_command_answers_from_what_was_measured(call):
     more = call("plan", "--modules", "64", "--hot", "3", "--device", H200)[1]
     assert "extrapolated: M=64 is outside the measured 8 to 32" in more
     assert call("plan", "--modules", "24", "--hot", "3", "--device", "abacus")[0] == 2
+
+
+def test_another_k_answers_for_one_that_is_too_easy_but_never_for_one_that_fails():
+    made = curves(lambda m, k, seed: m**2, hots=(3, 4))
+    easy = made | {"runs": [[*run[:4], 0.99] if run[1] == 4 else run for run in made["runs"]]}
+    found = ask(easy, 16, num_hot=4)
+    assert found["needed"] == 256
+    assert found["why"] == "K=4 tells no law: the law is that of K=3"
+    hard = made | {"runs": [[*run[:4], 0.5] if run[1] == 4 else run for run in made["runs"]]}
+    with pytest.raises(InputError, match=r"with K=4: no law can be fitted; the best score there is 0\.500"):
+        ask(hard, 16, num_hot=4)
+    with pytest.raises(InputError, match="choose another target"):
+        ask(hard, 16, num_hot=5, target=0.3)

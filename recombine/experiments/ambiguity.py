@@ -11,12 +11,17 @@ is better on those and worse on others, and is measured beside it. With everythi
 both must fail.
 
 Command:  recombine run ambiguity --scale small
-Runtime:  1.5 to 2.5 minutes on 2 cores; full: 5 minutes on one H200 (predicted).
+Runtime:  1.5 to 2.5 minutes on 2 cores; full: 4 minutes on an H200 that another sweep shared.
 Expected: the student is within .05 of the best at every fraction hidden, and needs several pairs where one would do.
-Measured: small (2026-11-15): not within .05. With a quarter hidden the student has .66 on train tasks (the best, who
-          knows which these are, .72; who does not, .69) and .51 on unseen ones (.70; a bet on train tasks .40): it
-          partly bets. One pair tells every task, but the student scores .48 with one, .55 with two and with ten: here
-          it lacks training, not pairs. With everything hidden all are at 0.
+Measured: full (2026-11-16, M=16, three seeds): on train tasks the student is within .015 (.012 to .023) of the best,
+          who knows which these are; on unseen ones it falls behind by up to .08 (.06 to .10; a tenth hidden: .80, the
+          best .88, a bet on train tasks .73), so it partly bets, but is ahead of the bet by .04. One pair tells every
+          task; the student scores .74 with one, .935 with two, .989 with five, .995 with twenty: it lacks what makes
+          use of them, on train tasks as well (.90, .97, .993, .997). With everything hidden all are at 0. small
+          (2026-11-15): not within .05. With a quarter hidden the student has .66 on train tasks (the best, who knows
+          which these are, .72; who does not, .69) and .51 on unseen ones (.70; a bet on train tasks .40): it partly
+          bets. One pair tells every task, but the student scores .48 with one, .55 with two and with ten: here it lacks
+          training, not pairs. With everything hidden all are at 0.
 """
 
 import math

@@ -32,7 +32,7 @@ from recombine import claims as ledger
 from recombine import figure
 from recombine.core import stream
 from recombine.experiments import scaling_law
-from recombine.experiments.scaling_data import TICKS
+from recombine.experiments.scaling_data import ticks
 from recombine.families.goal_grid import GoalGrid
 from recombine.families.hyperteacher import Hyperteacher
 from recombine.families.preference_grid import PreferenceGrid
@@ -198,11 +198,11 @@ def figures(rows) -> dict:
         shown = figure.lines(
             told, "num_tasks", "description", "family", title=title, y_title="numbers in a world", **axes
         )
-        drawn["description"] = shown.update_xaxes(TICKS).update_yaxes(type="log", dtick=1)
+        drawn["description"] = shown.update_xaxes(ticks(told["num_tasks"])).update_yaxes(type="log", dtick=1)
     if len(told := _known(rows)):
         title = f"Train tasks needed for R² {told['target'].iloc[0]:g} on unseen ones"
         shown = figure.lines(told, "total", "needed", "K", title=title, y_title="train tasks needed", **axes)
-        drawn["needed"] = shown.update_xaxes(TICKS).update_yaxes(TICKS, type="log")
+        drawn["needed"] = shown.update_xaxes(ticks(told["total"])).update_yaxes(ticks(told["needed"]), type="log")
     return drawn
 
 

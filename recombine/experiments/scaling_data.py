@@ -2,22 +2,27 @@
 
 Claim: test R2 grows monotonically with the number of train tasks, for all numbers of modules M and of active modules K
 (arXiv 2507.07207, section 3: the data sweep). And the stronger form: what counts is how many tasks are trained, not
-which share of all tasks, so with equal shares held out a larger family is learned better, and the share needed for a
-test R2 of TARGET falls as families grow.
+which share of all tasks, so with equal shares held out (the largest that all families of a K allow) a larger family is
+learned better, and the share needed for a test R2 of TARGET falls as families grow. That R2 falls nowhere as tasks are
+added is a claim of its own, strict as defined in `scaling_width`.
 
 Some cells are impossible: n train tasks connect M modules only if n(K-1)+1 >= M. At full scale that is 54 of 576 runs
 (18 cells), all with K=2, M=8 or 99% held out: `impossible(scale)` lists them, `runs` leaves them out.
 
 Command:  recombine run scaling_data --scale small
-Runtime:  3 to 6 minutes on 2 cores.
+Runtime:  3 to 6 minutes on 2 cores; full: 25 minutes on an H200 that another sweep shared.
 Expected: no family falls as tasks are added; at equal shares R2 grows with M; tasks needed grow as the total to a power
           below 1.
-Measured: small (2026-11-15, K 2 to 4, M 6 to 10, 3 seeds): no fall in any of 9 families, gain .28 (.25 to .31). At 75%
-          held out R2 grows with M for K=3 (.79 to .85) and K=4 (.86 to .93), but falls for K=2 (.49 to .43), where no
-          number of tasks reaches .9: not reproduced for each K. Tasks needed grow as N to the power .90 (.78 to 1.00)
-          with K=3 and .65 with K=4; 49% of the tasks with K=3, M=6, 17% with K=4, M=10; 9 of 27 curves (all of K=2)
-          never get there. With equal numbers R2 is lower the more modules there are: neither number nor share counts
-          alone.
+Measured: full (2026-11-16, 522 runs, all of the published grid that is possible): gain .24 (.24 to .25). With 75 to 99%
+          held out R2 grows with M for each K (by .32 with K=2, .40 or more with others); tasks needed for .9 grow as
+          the total to the power .68 (.61 to .71) with K=2, .54 with K=3; larger K reach it with the fewest tasks there
+          are (33 of 72 curves): of 32 modules, K=5 and more, 1% of the tasks give .995. Two of 24 families fall as
+          tasks are added, by 1e-4 at .998. small (2026-11-15, K 2 to 4, M 6 to 10, 3 seeds): no fall in any of 9
+          families, gain .28 (.25 to .31). At 75% held out R2 grows with M for K=3 (.79 to .85) and K=4 (.86 to .93),
+          but falls for K=2 (.49 to .43), where no number of tasks reaches .9: not reproduced for each K. Tasks needed
+          grow as N to the power .90 (.78 to 1.00) with K=3 and .65 with K=4; 49% of the tasks with K=3, M=6, 17% with
+          K=4, M=10; 9 of 27 curves (all of K=2) never get there. With equal numbers R2 is lower the more modules there
+          are: neither number nor share counts alone.
 """
 
 import itertools
@@ -56,8 +61,6 @@ BASES = {
     ),
 }
 TARGET = 0.9  # R2 that counts as generalised; the students of small scale come just above it
-# Of axes of train tasks, which may lie too close to name each.
-TICKS = {"tickvals": [d * 10**p for p in range(7) for d in (1, 2, 5)], "ticktext": None, "tickformat": "~s"}
 SCORE = "test/r2"
 SOURCE = "arXiv 2507.07207, section 3"
 
@@ -117,10 +120,10 @@ def _trends(last) -> dict:
 
 
 def _at_equal_shares(last) -> dict:
-    """For each K, the trend along M with the same fraction held out: the largest that all families allow."""
+    """For each K, the trend along M with the same fraction held out: the largest that all its families allow."""
     wanted = [dict.fromkeys(HOTS[scale], MODULES[scale]) for scale in HOTS]
-    shared = last.groupby("frac_test")["family"].nunique()
-    largest = shared[shared == last["family"].nunique()].index.max()
+    shared = last.groupby(["K", "frac_test"])["M"].transform("nunique") == last["M"].nunique()
+    largest = last["frac_test"].where(shared).groupby(last["K"]).transform("max")
     return ledger.trends(last[last["frac_test"] == largest], "K", "M", SCORE, wanted)
 
 
@@ -154,13 +157,20 @@ def summary(rows) -> dict[str, float]:
         "impossible runs, left out": float(last["seed"].nunique() * sum(not enough(*cell) for cell in cells)),
     }
     if trends:
-        found["families that fall as tasks are added"] = float(sum(one.falls for one in trends.values()))
-        found["deepest fall"] = max(one.drop for one in trends.values())
+        found["families that fall as tasks are added"] = float(sum(one.fall > 0 for one in trends.values()))
+        found["deepest fall"] = max(one.fall for one in trends.values())
     known = crossings[crossings["state"] == "crossed"]
     shares = (known["needed"] / known["total"]).groupby([known["K"], known["M"]]).mean()
     found |= {f"{_name(*family)}: share of the tasks needed": float(share) for family, share in shares.items()}
     states = crossings["state"].value_counts()
     return found | {f"curves that reach {TARGET} {s}": float(states.get(s, 0)) for s in ("never", "at once")}
+
+
+def ticks(tasks) -> dict[str, Any]:
+    """Marks of an axis of train tasks, which may lie too close to name each: powers of ten, and 2 and 5 between them
+    where there is room."""
+    between = (1, 2, 5) if tasks.max() < 10_000 * tasks.min() else (1,)
+    return {"tickvals": [d * 10**p for p in range(7) for d in between], "ticktext": None, "tickformat": "~s"}
 
 
 def figures(rows) -> dict:
@@ -176,7 +186,7 @@ def figures(rows) -> dict:
             x_title="train tasks",
             y_title="R² on unseen combinations",
             log_x=True,
-        ).update_xaxes(TICKS)
+        ).update_xaxes(ticks(frame["support/num_train"]))
         for k, frame in last.groupby("K")
     }
     most = last["M"].max()
@@ -200,8 +210,7 @@ def _measured(rows) -> dict[str, tuple]:
     if trends:
         gain, interval = _told(last, _gain)
         spread = np.mean([one.spread for one in trends.values()])
-        never = not any(one.falls for one in trends.values())
-        found["tasks"] = gain, interval, bool(interval[0] > 0 and gain > spread and never)
+        found["tasks"] = gain, interval, bool(interval[0] > 0 and gain > spread)
     if trends and shares:
         weakest = min(shares.values(), key=lambda one: one.gain)
         clear = all(one.interval[0] > 0 and one.gain > one.spread for one in shares.values())
@@ -220,7 +229,7 @@ def claims(rows) -> list:
     """The published gain with the number of train tasks, and what it says about their share."""
     told = {
         "tasks": (
-            "Test R2 grows with the number of train tasks and falls in no family (gain, mean over K and M)",
+            "Test R2 grows with the number of train tasks (gain from the fewest to the most, mean over K and M)",
             "monotone gain",
             "seeds must differ by less than the gain",
         ),
@@ -241,4 +250,6 @@ def claims(rows) -> list:
     for name, (statement, published, control) in told.items():
         measured, interval, holds = found.get(name, (None, None, None))
         made.append(ledger.Claim(name, statement, SOURCE, published, measured, holds, control, interval))
-    return made
+    trends = {} if rows is None else _trends(_last(rows))
+    strict = ledger.never_falls(trends.values(), "Test R2 falls in no family as tasks are added", SOURCE)
+    return [made[0], strict, *made[1:]]

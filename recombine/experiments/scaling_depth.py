@@ -20,7 +20,7 @@ Measured: full (2026-11-16, M=16, width 256, 3 seeds): from 1 to 4 layers all gr
 
 from recombine import claims as ledger
 from recombine import figure
-from recombine.experiments.scaling_width import ENCODINGS, SCORE, SEEDS, claim, ends, fall, last, students
+from recombine.experiments.scaling_width import ENCODINGS, SCORE, SEEDS, ends, fall, growth, last, students
 from recombine.models.mlp import MLP
 from recombine.run import Run, sweep
 
@@ -71,5 +71,4 @@ def figures(rows) -> dict:
 
 def claims(rows) -> list:
     """The published gain with depth, for each encoding."""
-    found = {} if rows is None else _trends(rows)
-    return [claim(encoding, "depth", found.get(encoding, {})) for encoding in ENCODINGS]
+    return growth("depth", {} if rows is None else _trends(rows))

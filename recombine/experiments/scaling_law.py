@@ -17,8 +17,8 @@ all but the two largest M and then to all but each one, and scored by their erro
 A number needed is measured where the curve of R2 crosses the target. Where the most tasks do not reach it, or the
 fewest already do, it is not known: such an M is left out of the fits and counted in the summary. Impossible runs (n
 train tasks connect M modules only if n(K-1)+1 >= M) are 1,236 of the 2,700 at full scale: `impossible(scale)` lists
-them, `runs` leaves them out. Held-out numbers are rounded down, as that count implies. The largest M come first: half a
-sweep tells what it can.
+them, `runs` leaves them out. Held-out numbers are rounded down, as that count implies. Student by student
+the largest M come first: half a sweep tells what it can.
 
 Command:  recombine run scaling_law --scale small
 Runtime:  3 minutes on 2 cores.
@@ -38,7 +38,7 @@ import pandas as pd
 
 from recombine import bootstrap, figure, khot
 from recombine import claims as ledger
-from recombine.experiments.scaling_data import TICKS, enough, possible
+from recombine.experiments.scaling_data import enough, possible, ticks
 from recombine.families.hyperteacher import Hyperteacher
 from recombine.models.mlp import MLP
 from recombine.models.transformer import Transformer
@@ -86,13 +86,12 @@ SOURCE = "arXiv 2507.07207, section 3"
 
 
 def grid(scale: str) -> list[Run]:
-    """M, the largest first, x K x student x held-out fraction x seed, impossible runs included."""
+    """Student x M, the largest first, x K x held-out fraction x seed, impossible runs included."""
     found = []
-    for family in (Hyperteacher(m, k) for m in MODULES[scale] for k in HOTS[scale]):
-        fractions = _fractions(scale, family.num_tasks)
-        for model, recipe in MODELS[scale].items():
+    for model, recipe in MODELS[scale].items():
+        for family in (Hyperteacher(m, k) for m in MODULES[scale] for k in HOTS[scale]):
             base = Run(family, Balanced(), model=model, recipe=recipe, diagnostics=(), num_evals=1, **SIZES[scale])
-            found += sweep(base, frac_test=fractions, seed=range(SEEDS[scale]))
+            found += sweep(base, frac_test=_fractions(scale, family.num_tasks), seed=range(SEEDS[scale]))
     return found
 
 
@@ -198,7 +197,7 @@ def figures(rows) -> dict:
             x_title="train tasks",
             y_title="R² on unseen combinations",
             log_x=True,
-        ).update_xaxes(TICKS)
+        ).update_xaxes(ticks(frame["support/num_train"]))
     return found
 
 
@@ -215,7 +214,9 @@ def _needed(rows, model: str):
         x_title="modules M",
         y_title="train tasks needed",
     )
-    drawn.update_traces(mode="markers", selector={"mode": "lines+markers"}).update_yaxes(TICKS, type="log")
+    drawn.update_traces(mode="markers", selector={"mode": "lines+markers"}).update_yaxes(
+        ticks(cells["needed"]), type="log"
+    )
     colours = dict(zip(sorted(cells["K"].unique()), figure.COLOURS, strict=False))
     for law, dash in zip((POWER, POLYNOMIAL, EXPONENTIAL), figure.DASHES, strict=False):
         drawn.add_scatter(x=[None], y=[None], mode="lines", line={"color": figure.INK, "dash": dash}, name=law)
