@@ -17,6 +17,7 @@ from recombine.core import InputError, require
 CHUNK = 1 << 15  # rows per matrix product: the float copy stays in cache, and float32 counts stay exact
 DRAWS = 200  # uniform draws before a connected set is grown instead
 CELLS = 40_000_000  # table cells that all those draws may look at: about a second
+NOTHING = 1e-6  # a coordinate that is rounding
 GROWTHS = 32  # attempts at growing one; the later ones take the largest steps
 
 
@@ -114,14 +115,19 @@ def _connected(together: np.ndarray) -> bool:
     return bool(np.diag(together).all()) and len(_components(together)) == 1
 
 
-def _spanned(together: np.ndarray, test: np.ndarray) -> bool:
+def unseen(together: np.ndarray) -> np.ndarray:
+    """The directions in which no task goes, as orthonormal columns, from how often modules occur together."""
     # A unit diagonal first, or a module seen once beside one seen 100,000 times would drown in rounding.
     scale = 1 / np.sqrt(np.maximum(np.diag(together), 1))
     values, vectors = np.linalg.eigh(together * scale * scale[:, None])
-    unseen = np.linalg.qr(scale[:, None] * vectors[:, values < 1e-10])[0]
-    if not unseen.shape[1]:
+    return np.linalg.qr(scale[:, None] * vectors[:, values < 1e-10])[0]
+
+
+def _spanned(together: np.ndarray, test: np.ndarray) -> bool:
+    directions = unseen(together)
+    if not directions.shape[1]:
         return True
-    return all(np.abs(chunk @ unseen).max() < 1e-6 for chunk in _chunks(test))
+    return all(np.abs(chunk @ directions).max() < NOTHING for chunk in _chunks(test))
 
 
 def train_size(num_tasks: int, frac_test: float) -> int:

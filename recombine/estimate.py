@@ -8,8 +8,9 @@ from recombine import cost
 from recombine.chunk import MAX_WIDTH, plan
 from recombine.core import require
 from recombine.engine import MAX_WIDTH_GPU
+from recombine.hint import nearest
 from recombine.progress import expected_seconds
-from recombine.run import Run, nearest, structure
+from recombine.run import Run, structure
 
 
 def estimate(runs: Sequence[Run], kind: str, num_workers: int = 1, price: float | None = None) -> dict[str, Any]:

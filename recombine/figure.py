@@ -77,7 +77,7 @@ def lines(
     """Draw the mean of `y` at each `x`, one line per value of `by`, with intervals and every row as a dot."""
     spell = not pd.api.types.is_numeric_dtype(_column(frame, x))
     groups, order = _groups(frame, x, y, by, names, spell)
-    figure, scale = _figure(title, x_title, y_title, by is not None), _scale(y, y_range)
+    figure, scale = blank(title, x_title, y_title, by is not None), _scale(y, y_range)
     for group in groups:
         colour = group.pick(COLOURS)
         line = {"color": colour, "width": 2, "dash": group.pick(DASHES)}
@@ -106,7 +106,7 @@ def scatter(
     names: Mapping[Any, str] | None = None,
 ) -> go.Figure:
     """Draw every row as a point; `fit` adds the least squares line of what is drawn, `text` a hover note."""
-    figure, across, up = _figure(title, x_title, y_title, by is not None), _scale(x), _scale(y)
+    figure, across, up = blank(title, x_title, y_title, by is not None), _scale(x), _scale(y)
     for group in _groups(frame, x, y, by, names, note=text or "run")[0]:
         group = group.keep(np.isfinite(group.x.astype(float)))
         cloud, *beyond = _points(group, up, across)
@@ -131,7 +131,7 @@ def bars(
     """Draw the mean of `y` per value of `x` as bars, one per value of `by`, with intervals and dots."""
     # Numbers are spelled too, or bars would stand as far apart as the numbers do.
     groups, order = _groups(frame, x, y, by, names, spell=True)
-    figure, scale = _figure(title, x_title, y_title, by is not None), _scale(y, y_range)
+    figure, scale = blank(title, x_title, y_title, by is not None), _scale(y, y_range)
     for group in groups:
         pattern = {"shape": group.pick(PATTERNS), "size": 7, "solidity": 0.25}
         marker = {"color": group.pick(COLOURS), "opacity": 0.7, "pattern": pattern}
@@ -146,7 +146,8 @@ def bars(
     return _fix_range(figure, "y", y, y_range)
 
 
-def _figure(title: str, x_title: str, y_title: str, legend: bool) -> go.Figure:
+def blank(title: str, x_title: str, y_title: str, legend: bool) -> go.Figure:
+    """A figure without anything in it, as ours look on light and dark grounds."""
     import plotly.graph_objects as go
 
     strokes = dict.fromkeys(("linecolor", "tickcolor", "zerolinecolor"), LINE)

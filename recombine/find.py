@@ -65,7 +65,7 @@ def parts_of(module: ModuleType) -> dict[str, dict[str, type]]:
 
 def experiment(name: str) -> ModuleType:
     """An experiment of ours by name, or a user's own by the path of its file."""
-    from recombine.run import nearest
+    from recombine.hint import nearest
 
     if name.endswith(".py") or "/" in name:
         module = load(Path(name))

@@ -40,7 +40,7 @@ def coverage(
     json_: Json = False,
 ) -> None:
     """Tell what a table of training examples lacks, and which combinations to add."""
-    from recombine.coverage_page import answer
+    from recombine.coverage.page import answer
 
     tell(json_, *answer(table, factors, suggest, report, separator, held_out))
 

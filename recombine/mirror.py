@@ -20,7 +20,7 @@ import pandas as pd
 from rich.console import Console
 
 from recombine.core import InputError, require
-from recombine.run import nearest
+from recombine.hint import nearest
 
 # A finished run is not watched, and a server that does not answer must not hold up the sweep's end.
 _WANDB: dict[str, Any] = {

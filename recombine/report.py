@@ -29,9 +29,13 @@ MAX_LINES = 500
 
 def write(table: Table, out: Path) -> Path:
     """Write the report of a table to a file, or to `report.html` in a folder, and return its path."""
-    text = page(table)
+    return save(page(table), out / "report.html" if out.is_dir() else out)
+
+
+def save(text: str, out: Path) -> Path:
+    """Write a page to a file and return its path."""
     try:
-        out = out / "report.html" if out.is_dir() else out
+        require(not out.is_dir(), f"{out} is a folder: name a file for the report")
         require(out.is_file() or not out.exists(), f"{out} is not a file: name another one for the report")
         return replace(out, text.encode())
     except OSError as error:
@@ -46,15 +50,38 @@ def page(table: Table) -> str:
     command = meta.get("command", "recombine run NAME")
     require(len(rows) > 0, f"{table.path} holds no rows to report: run `{command}` first")
     name = str(meta.get("experiment", table.path.stem))
-    template = Template(resources.files("recombine").joinpath("report.html").read_text(encoding="utf-8"))
-    return template.substitute(
-        title=_text(meta.get("title", name)),
-        kind=_text(f"Recombine experiment: {name}"),
-        description=_description(meta.get("description") or ""),
-        summary=_pairs("summary", meta.get("summary") or {}),
-        figures="\n".join(_figure(number, *item) for number, item in enumerate(figures.items())),
+    return filled(
+        title=str(meta.get("title", name)),
+        kind=f"Recombine experiment: {name}",
+        description=meta.get("description") or "",
+        summary=meta.get("summary") or {},
+        figures=figures,
         results=_results(results_table(rows), name),
         making=_making(meta, _made_with(rows), table.path),
+    )
+
+
+def filled(
+    title: str,
+    kind: str,
+    description: str,
+    summary: dict[str, Any],
+    figures: dict[str, str],
+    results: str,
+    making: str,
+    heading: str = "Results",
+) -> str:
+    """The frame with plain text and figures put into it; `results` and `making` are HTML, escaped already."""
+    frame = Template(resources.files("recombine").joinpath("report.html").read_text(encoding="utf-8"))
+    return frame.substitute(
+        title=escaped(title),
+        kind=escaped(kind),
+        description=_description(description),
+        summary=pairs("summary", summary),
+        figures="\n".join(_figure(number, *item) for number, item in enumerate(figures.items())),
+        heading=escaped(heading),
+        results=results,
+        making=making,
         plotly=_plotly() if figures else "",
     )
 
@@ -70,7 +97,8 @@ def _made_with(rows: pd.DataFrame) -> dict[str, str]:
     return told | ({"notes": "; ".join(sorted(notes))} if notes else {})
 
 
-def _text(value: Any) -> str:
+def escaped(value: Any) -> str:
+    """A value as text that no page takes for its own; numbers to three decimals or digits."""
     if isinstance(value, float) and math.isinf(value):
         return "∞" if value > 0 else "-∞"
     if isinstance(value, float):  # three decimals, unless they would hide the number or drown it
@@ -86,15 +114,16 @@ def _description(text: str) -> str:
 
 def _paragraph(block: str, kind: str) -> str:
     if all(line.startswith("  ") for line in block.splitlines()):
-        return f"<pre>{_text(inspect.cleandoc(block))}</pre>"
+        return f"<pre>{escaped(inspect.cleandoc(block))}</pre>"
     # "Command: …", "Runtime: …": a label begins a line of its own.
-    lines = [_text(" ".join(line.split())) for line in re.split(r"\n(?=[A-Z]\w+:\s)", block)]
+    lines = [escaped(" ".join(line.split())) for line in re.split(r"\n(?=[A-Z]\w+:\s)", block)]
     marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", "<br>\n".join(lines))
     return f'<p class="{kind}">{marked}</p>'
 
 
-def _pairs(kind: str, pairs: dict[str, Any]) -> str:
-    items = [f"<div><dt>{_text(key)}</dt><dd>{_text(value)}</dd></div>" for key, value in pairs.items()]
+def pairs(kind: str, told: dict[str, Any]) -> str:
+    """Names and values, beside each other."""
+    items = [f"<div><dt>{escaped(key)}</dt><dd>{escaped(value)}</dd></div>" for key, value in told.items()]
     return f'<dl class="{kind}">{"".join(items)}</dl>' if items else ""
 
 
@@ -104,7 +133,7 @@ def _figure(number: int, name: str, text: str) -> str:
         figure = json.loads(text)
         layout = figure["layout"]
         title = layout.pop("title", None) or name
-        caption = _text(title.get("text", name) if isinstance(title, dict) else title)
+        caption = escaped(title.get("text", name) if isinstance(title, dict) else title)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"figure {name!r} is not Plotly JSON ({error}): run the experiment again") from error
     layout["margin"] = layout.get("margin", {}) | {"t": 20}
@@ -148,23 +177,28 @@ def _numeric(values: pd.Series) -> bool:
 
 
 def _results(lines: pd.DataFrame, name: str) -> str:
-    csv = base64.b64encode(lines.to_csv(index=False).encode()).decode()
-    note = f"; the first {MAX_LINES} are shown" if len(lines) > MAX_LINES else ""
     # A run's hash tells a reader nothing where the swept columns tell the runs apart.
     told = lines.drop(columns="run") if any("/" not in column for column in lines.columns[1:]) else lines
+    return listing(told, "Results of every run", f"{len(lines)} runs, each at its last step", name, lines)
+
+
+def listing(told: pd.DataFrame, label: str, note: str, name: str, whole: pd.DataFrame | None = None) -> str:
+    """Lines as a table that a reader can sort, and all of them (or what they were made from) to download as CSV."""
+    csv = base64.b64encode((told if whole is None else whole).to_csv(index=False).encode()).decode()
+    cut = f"; the first {MAX_LINES} are shown" if len(told) > MAX_LINES else ""
     heads, cells = zip(*(_column(str(key), values) for key, values in told.head(MAX_LINES).items()), strict=True)
     body = "\n".join(f"<tr>{''.join(row)}</tr>" for row in zip(*cells, strict=True))
     return (
-        f'<p class="soft">{len(lines)} runs, each at its last step{note}. <a class="download" '
-        f'download="{_text(name)}.csv" href="data:text/csv;base64,{csv}">All as CSV</a></p>\n'
-        f'<div class="rows" tabindex="0" role="region" aria-label="Results of every run">\n'
+        f'<p class="soft">{escaped(note)}{cut}. <a class="download" '
+        f'download="{escaped(name)}.csv" href="data:text/csv;base64,{csv}">All as CSV</a></p>\n'
+        f'<div class="rows" tabindex="0" role="region" aria-label="{escaped(label)}">\n'
         f"<table><thead><tr>{''.join(heads)}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
     )
 
 
 def _column(name: str, values: pd.Series) -> tuple[str, list[str]]:
     kind = ' class="number"' if _numeric(values) else ""
-    label = _text(name).replace("/", "/<wbr>") if len(name) > 20 else _text(name)
+    label = escaped(name).replace("/", "/<wbr>") if len(name) > 20 else escaped(name)
     head = f'<th scope="col"{kind}><button type="button">{label}</button></th>'
     return head, [f"<td{kind}>{_cell(value, name in SCORES)}</td>" for value in values]
 
@@ -175,7 +209,7 @@ def _cell(value: Any, score: bool) -> str:
     if isinstance(value, float):
         # Adding zero turns -0.0 into 0.0.
         return f"{round(value, 3) + 0:.3f}" if score and abs(value) < 1e4 else f"{value:g}"
-    return _text(shorten(str(value)))
+    return escaped(shorten(str(value)))
 
 
 def shorten(text: str) -> str:
@@ -184,11 +218,11 @@ def shorten(text: str) -> str:
 
 
 def _making(meta: dict[str, Any], made_with: dict[str, str], path: Path) -> str:
-    command = f"<pre>{_text(meta['command'])}</pre>\n" if "command" in meta else ""
+    command = f"<pre>{escaped(meta['command'])}</pre>\n" if "command" in meta else ""
     facts = {key: meta[key] for key in ("date", "scale", "device", "runs", "programs") if key in meta}
     if "seconds" in meta:
         minutes, seconds = divmod(round(meta["seconds"]), 60)
         facts["time"] = f"{minutes} min {seconds} s" if minutes else f"{meta['seconds']:.3g} s"
     if meta.get("versions"):
         facts["versions"] = ", ".join(f"{name} {version}" for name, version in meta["versions"].items())
-    return command + _pairs("facts", facts | made_with | {"rows": path})
+    return command + pairs("facts", facts | made_with | {"rows": path})

@@ -5,7 +5,6 @@ support, the held-out fraction and every field annotated `Knob`.
 """
 
 import dataclasses
-import difflib
 import hashlib
 import itertools
 import json
@@ -34,6 +33,7 @@ from recombine.diagnostics.linear_decodability import LinearDecodability
 from recombine.encodings.identity import Identity
 from recombine.families.hyperteacher import Hyperteacher
 from recombine.fingerprint import fields, of_class
+from recombine.hint import nearest
 from recombine.models.mlp import MLP
 from recombine.recipe import Fast, Paper
 from recombine.supports.random import Random
@@ -147,15 +147,6 @@ def put(part: Any, changes: Mapping[str, Any]) -> Any:
     # A part first and then its fields, so that both can be changed together.
     values |= {name: put(values.get(name, getattr(part, name)), deeper) for name, deeper in inner.items()}
     return dataclasses.replace(part, **values)  # pyright: ignore[reportArgumentType]
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """What the user may have meant, in words."""
-    known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    if close:
-        return "did you mean " + " or ".join(close) + "?"
-    return "there are " + ", ".join(known) if known else "there are none"
 
 
 def label(diagnostic: Diagnostic) -> str:

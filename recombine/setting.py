@@ -9,7 +9,8 @@ from typing import Any
 
 from recombine import find
 from recombine.core import InputError, hints, require
-from recombine.run import Run, nearest, put
+from recombine.hint import nearest
+from recombine.run import Run, put
 
 MAX_RUNS = 100_000  # of a sweep
 UNREADABLE = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)  # as Python's own parser says it

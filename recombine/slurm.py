@@ -39,7 +39,7 @@ MAX_AGAIN = 2  # times that a lost job is submitted again
 
 def options_of(text: str) -> dict[str, Any]:
     """`partition=gpu,timeout_min=120` as values by name: numbers where a number is meant, else as Slurm writes them."""
-    from recombine.run import nearest
+    from recombine.hint import nearest
 
     known = SHARED | dict.fromkeys((*SLURM, "cluster"), str)
     options: dict[str, Any] = {}

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-from importlib import resources
 from pathlib import Path
-from string import Template
 from typing import Any
 
 import pandas as pd
 
 from recombine import figure, report
-from recombine.core import InputError
-from recombine.files import replace
 from recombine.probe.decodability import Decodability
 
 MOST_BARS = 16  # factors or combinations in one picture
@@ -21,26 +16,20 @@ NAMES = {"r2": "R²", "accuracy": "Accuracy"}
 
 def write(out: Path, probe: Decodability, ranking: pd.DataFrame | None, facts: dict[str, Any], command: str) -> Path:
     """Write the page of a fitted probe to a file and return its path."""
-    try:
-        return replace(out, page(probe, ranking, facts, command).encode())
-    except OSError as error:
-        raise InputError(f"cannot write the report to {out} ({error.strerror}): name another file") from error
+    return report.save(page(probe, ranking, facts, command), out)
 
 
 def page(probe: Decodability, ranking: pd.DataFrame | None, facts: dict[str, Any], command: str) -> str:
     """The page as self-contained HTML."""
-    template = Template(resources.files("recombine").joinpath("report.html").read_text(encoding="utf-8"))
-    drawn = {name: one.to_json() for name, one in figures(probe, ranking).items()}
     tables = [_table("scores", probe.scores_)] + ([] if ranking is None else [_table("ranking", ranking)])
-    return template.substitute(
+    return report.filled(
         title="What can be read from the activations",
         kind="Recombine probe",
-        description=report._description(_lead(turned=ranking is None)),
-        summary=report._pairs("summary", _summary(probe)),
-        figures="\n".join(report._figure(number, *item) for number, item in enumerate(drawn.items())),
+        description=_lead(turned=ranking is None),
+        summary=_summary(probe),
+        figures={name: str(one.to_json()) for name, one in figures(probe, ranking).items()},
         results="\n".join(tables),
-        making=f"<pre>{report._text(command)}</pre>\n" + report._pairs("facts", facts),
-        plotly=report._plotly(),
+        making=f"<pre>{report.escaped(command)}</pre>\n" + report.pairs("facts", facts),
     )
 
 
@@ -98,13 +87,4 @@ def _with_intervals(drawn: Any, rows: Any, measure: str) -> Any:
 
 
 def _table(name: str, lines: pd.DataFrame) -> str:
-    csv = base64.b64encode(lines.to_csv(index=False).encode()).decode()
-    shown = lines.head(report.MAX_LINES).round(3)
-    heads, cells = zip(*(report._column(str(key), values) for key, values in shown.items()), strict=True)
-    body = "\n".join(f"<tr>{''.join(row)}</tr>" for row in zip(*cells, strict=True))
-    return (
-        f'<p class="soft">{len(lines)} lines. <a class="download" download="{name}.csv" '
-        f'href="data:text/csv;base64,{csv}">All as CSV</a></p>\n'
-        f'<div class="rows" tabindex="0" role="region" aria-label="{name}">\n'
-        f"<table><thead><tr>{''.join(heads)}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
-    )
+    return report.listing(lines.round(3), name, f"{len(lines)} lines", name, lines)

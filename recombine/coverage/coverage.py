@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from recombine.advice import Advice, Adviser, Suggestion
 from recombine.core import require
-from recombine.outlook import Trained
-from recombine.space import Factored, Sets
-from recombine.tally import Source, count, encode
+from recombine.coverage.advice import Advice, Adviser, Suggestion
+from recombine.coverage.outlook import Trained
+from recombine.coverage.space import Factored, Sets
+from recombine.coverage.tally import Source, count, encode
 
 SHOWN = 20  # rarest values and missing combinations that are listed
 

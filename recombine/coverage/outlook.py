@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recombine.conditions import components
+from recombine.conditions import NOTHING, components, unseen
 from recombine.core import generator
-from recombine.space import Space
+from recombine.coverage.space import Space
 
 # The drop in R2, against balanced supports, on tasks with modules that so many train tasks hold.
 RARE = {1: 0.136, 2: 0.080, 4: 0.050, 8: 0.029, 16: 0.010, 32: 0.004}
@@ -23,7 +23,6 @@ ABSENT = 0.62  # that no train task holds
 UNMIXED = 0.32  # on tasks that mix modules of groups which no train task mixes
 UNSPANNED = 0.16  # on pairs outside the span of the train tasks, with drawn weights
 NUM_DRAWN = 512  # combinations from which the share of unspanned ones is told, to some percent
-NOTHING = 1e-6  # rounding, as in `conditions`
 
 
 def rarity(counts: np.ndarray) -> np.ndarray:
@@ -48,11 +47,7 @@ class Trained:
         group = np.zeros(len(together), int)
         for number, members in enumerate(components(together > 0)):
             group[members] = number
-        # A unit diagonal first, or a module seen once beside one seen 100,000 times would drown in rounding.
-        scale = 1 / np.sqrt(np.maximum(np.diag(together), 1))
-        values, vectors = np.linalg.eigh(together * scale * scale[:, None])
-        unseen = np.linalg.qr(scale[:, None] * vectors[:, values < 1e-10])[0].T
-        return cls(space, np.diag(together).copy(), group, unseen)
+        return cls(space, np.diag(together).copy(), group, unseen(together).T)
 
     @property
     def lacking(self) -> int:

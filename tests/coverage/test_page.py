@@ -6,9 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from recombine import coverage_page
 from recombine.core import InputError
-from recombine.coverage import Coverage
+from recombine.coverage import Coverage, page
 
 EVIL = "</script><b>red</b>"
 
@@ -21,7 +20,7 @@ def toys(tmp_path):
 
 
 def test_the_command_answers_in_words_and_in_values(toys):
-    result, lines = coverage_page.answer(toys, "shape, colour,size", 5)
+    result, lines = page.answer(toys, "shape, colour,size", 5)
     assert result["connected"] is False
     assert lines[0] == "10 examples of 10 combinations; 26 of 36 are missing"
     assert "NO   connected: shared combinations link all values" in lines
@@ -32,16 +31,16 @@ def test_the_command_answers_in_words_and_in_values(toys):
 
 def test_words_do_not_promise_too_much():
     diagonal = Coverage(pd.DataFrame([(i, i) for i in range(6)], columns=["a", "b"]), ["a", "b"])
-    assert coverage_page.proofs(diagonal.result(2)) == [
+    assert page.proofs(diagonal.result(2)) == [
         "to connect, 2 of them: no fewer than 5 can; it takes more than these",
         "to connect and span, 2 of them: no fewer than 5 can; it takes more than these",
     ]
     goal = {"name": "lift", "suggested": 3, "needed": 3, "met": True, "share": 0.99999, "optimal": False}
-    assert coverage_page.proofs({"goals": [goal]}) == ["to lift rare values, 3 of them: at least 99.9% of the optimum"]
+    assert page.proofs({"goals": [goal]}) == ["to lift rare values, 3 of them: at least 99.9% of the optimum"]
 
 
 def test_the_page_is_whole_and_safe(toys, tmp_path):
-    result, lines = coverage_page.answer(toys, "shape,colour,size", 5, tmp_path / "page.html")
+    result, lines = page.answer(toys, "shape,colour,size", 5, tmp_path / "page.html")
     assert lines[-1] == f"Report: {tmp_path / 'page.html'}"
     text = (tmp_path / "page.html").read_text()
     assert EVIL not in text
@@ -57,7 +56,7 @@ def test_the_page_is_whole_and_safe(toys, tmp_path):
 
 def test_pairs_that_never_meet_are_crossed_and_rivals_are_not(toys):
     coverage = Coverage(toys, ["shape", "colour", "size"])
-    heat, crosses = coverage_page.meeting(coverage).data
+    heat, crosses = page.meeting(coverage).data
     z = np.array(heat.z, float)
     names = coverage.modules.names
     crossed = {frozenset((names[x], names[y])) for x, y in zip(crosses.x, crosses.y, strict=True)}
@@ -69,7 +68,7 @@ def test_pairs_that_never_meet_are_crossed_and_rivals_are_not(toys):
 
 
 def test_groups_differ_in_colour_and_symbol_and_edges_stay_within(toys):
-    drawn = coverage_page.groups(Coverage(toys, ["shape", "colour", "size"]))
+    drawn = page.groups(Coverage(toys, ["shape", "colour", "size"]))
     edges, *groups = drawn.data
     assert len(groups) == 2
     assert len(drawn.layout.annotations) == 10
@@ -84,14 +83,14 @@ def test_many_values_are_cut_to_the_rarest():
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"a": rng.integers(0, 80, 500), "b": rng.integers(0, 5, 500)})
     coverage = Coverage(frame, ["a", "b"])
-    drawn = coverage_page.meeting(coverage)
-    assert len(drawn.layout.xaxis.ticktext) == coverage_page.DRAWN
+    drawn = page.meeting(coverage)
+    assert len(drawn.layout.xaxis.ticktext) == page.DRAWN
     assert "the 60 rarest of 85 values" in drawn.layout.title.text
-    assert not coverage_page.groups(coverage).layout.annotations, "no room for so many names"
+    assert not page.groups(coverage).layout.annotations, "no room for so many names"
 
 
 def test_a_page_that_cannot_be_written_is_told(toys, tmp_path):
     with pytest.raises(InputError, match="is a folder"):
-        coverage_page.answer(toys, "shape,colour", 5, tmp_path)
+        page.answer(toys, "shape,colour", 5, tmp_path)
     with pytest.raises(InputError, match="cannot write the report"):
-        coverage_page.answer(toys, "shape,colour", 5, toys / "page.html")
+        page.answer(toys, "shape,colour", 5, toys / "page.html")

@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 
 import recombine as rc
-from recombine import advice, conditions, outlook
+from recombine import conditions
 from recombine.claims import RESULTS
-from recombine.coverage import Coverage
+from recombine.coverage import Coverage, advice, outlook
 from recombine.experiments import module_frequency, support_conditions
 
 

@@ -133,5 +133,5 @@ def test_mistakes_are_told(given, words):
 
 
 def test_it_needs_no_jax():
-    code = "import sys, recombine.coverage_page; sys.exit(bool({'jax', 'torch'} & set(sys.modules)))"
+    code = "import sys, recombine.coverage.page; sys.exit(bool({'jax', 'torch'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

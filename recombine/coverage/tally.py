@@ -6,7 +6,6 @@ cells are read as text. A module is a value of a factor, or a concept; a combina
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from pyarrow import csv
 from pyarrow.parquet import ParquetFile
 
 from recombine.core import InputError, require
+from recombine.hint import nearest
 
 pc: Any = pyarrow.compute  # its functions are made when it is imported, so no checker knows them
 
@@ -224,8 +224,6 @@ def _parquet(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
 
 def _check_columns(known: Sequence[str], wanted: Sequence[str]) -> None:
     for name in wanted:
-        close = difflib.get_close_matches(name, known, n=1)
-        told = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
-        require(name in known, f"the table has no column {name!r}: {told}")
+        require(name in known, f"the table has no column {name!r}: {nearest(name, known)}")
         require(list(known).count(name) == 1, f"the table has several columns {name!r}: give them different names")
         require(list(wanted).count(name) == 1, f"the factor {name!r} is named twice: name every column once")

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from recombine import tally
 from recombine.core import InputError
+from recombine.coverage import tally
 
 FACTORS = ["shape", "colour", "size"]
 
@@ -110,7 +110,7 @@ def wrong(tmp_path) -> dict:
         "neither a .csv nor a .parquet": (tmp_path / "text.txt", "ab"),
         "cannot be read as a .parquet": (tmp_path / "fake.parquet", "ab"),
         "no column 'colr': did you mean colour?": (toys(), ["colr", "size"]),
-        "no column 'zzz': there are number": (toys(), ["zzz", "size"]),
+        "no column 'zzz': there are colour, number": (toys(), ["zzz", "size"]),
         "named twice": (toys(), ["size", "size"]),
         "several columns 'a'": (pd.DataFrame([[1, 2]], columns=["a", "a"]), "ab"),
         "in each of its 2 rows": (pd.DataFrame({"a": [None, 1], "b": [1, None]}), "ab"),

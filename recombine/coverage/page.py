@@ -7,19 +7,15 @@ and the suggestions. Where there are too many values to draw, the rarest are dra
 from __future__ import annotations
 
 import math
-from importlib import resources
 from pathlib import Path
-from string import Template
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from recombine import figure, report
-from recombine.core import InputError, require
-from recombine.coverage import Coverage
-from recombine.table import replace
-from recombine.tally import Source
+from recombine.coverage.coverage import Coverage
+from recombine.coverage.tally import Source
 
 if TYPE_CHECKING:  # imported where a figure is made
     import plotly.graph_objects as go
@@ -92,31 +88,24 @@ def proofs(result: dict[str, Any]) -> list[str]:
 
 def write(coverage: Coverage, result: dict[str, Any], out: Path, name: str = "a table") -> Path:
     """Write the page and return its path."""
-    text = page(coverage, result, name)
-    try:
-        require(not out.is_dir(), f"{out} is a folder: name a file for the report")
-        return replace(out, text.encode())
-    except OSError as error:
-        raise InputError(f"cannot write the report to {out} ({error.strerror}): name another file") from error
+    return report.save(page(coverage, result, name), out)
 
 
 def page(coverage: Coverage, result: dict[str, Any], name: str) -> str:
     """The page as text."""
-    frame = resources.files("recombine").joinpath("report.html").read_text(encoding="utf-8")
-    template = Template(frame.replace("<h2>Results</h2>", "<h2>What to add</h2>"))
     verdict = {f"{key}: {words}": "✓ yes" if result[key] else "✗ no" for key, words in CONDITIONS.items()}
     factors = ",".join(result["factors"])
     drawn = {"meeting": meeting(coverage), "groups": groups(coverage), "rarest": rarest(coverage, result)}
-    return template.substitute(
-        title=report._text(f"What {name} covers"),
+    return report.filled(
+        title=f"What {name} covers",
         kind="Recombine coverage",
-        description=report._description(f"{lines(result)[0]}."),
-        summary=report._pairs("summary", verdict),
-        figures="\n".join(report._figure(n, key, str(one.to_json())) for n, (key, one) in enumerate(drawn.items())),
+        description=f"{lines(result)[0]}.",
+        summary=verdict,
+        figures={key: str(one.to_json()) for key, one in drawn.items()},
+        heading="What to add",
         results=_suggestions(result),
-        making=f"<pre>{report._text(f'recombine coverage {name} --factors {factors}')}</pre>"
-        + report._pairs("facts", {"gain": GAIN} | {"notes": "; ".join(result["notes"]) or "none"}),
-        plotly=report._plotly(),
+        making=f"<pre>{report.escaped(f'recombine coverage {name} --factors {factors}')}</pre>"
+        + report.pairs("facts", {"gain": GAIN} | {"notes": "; ".join(result["notes"]) or "none"}),
     )
 
 
@@ -129,13 +118,8 @@ def _suggestions(result: dict[str, Any]) -> str:
     frame = pd.DataFrame([one["combination"] if many else {"concepts": spell(one["combination"])} for one in told])
     gains = [float(f"{one['gain']:.3g}") for one in told]
     frame = frame.assign(**{"why": [one["why"] for one in told], "expected gain": gains})
-    heads, cells = zip(*(report._column(str(key), values) for key, values in frame.items()), strict=True)
-    body = "\n".join(f"<tr>{''.join(row)}</tr>" for row in zip(*cells, strict=True))
-    sure = "".join(f'<p class="soft">{report._text(line)}.</p>' for line in proofs(result))
-    return (
-        f'{sure}<div class="rows" tabindex="0" role="region" aria-label="Combinations to add">\n'
-        f"<table><thead><tr>{''.join(heads)}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
-    )
+    sure = "".join(f'<p class="soft">{report.escaped(line)}.</p>' for line in proofs(result))
+    return sure + report.listing(frame, "Combinations to add", f"{len(frame)} of them, the best first", "suggested")
 
 
 def _shown(coverage: Coverage) -> np.ndarray:
@@ -144,7 +128,7 @@ def _shown(coverage: Coverage) -> np.ndarray:
 
 
 def _labels(coverage: Coverage, modules: np.ndarray) -> list[str]:
-    return [report._text(report.shorten(coverage.modules.names[module])) for module in modules]
+    return [report.escaped(report.shorten(coverage.modules.names[module])) for module in modules]
 
 
 def _title(told: str, coverage: Coverage) -> str:
@@ -159,7 +143,7 @@ def meeting(coverage: Coverage) -> go.Figure:
     block = np.searchsorted([part[-1] for part in coverage.space.blocks], modules)
     rivals = block[:, None] == block if len(coverage.space.blocks) > 1 else np.eye(len(modules), dtype=bool)
     never, names = np.argwhere((counts == 0) & ~rivals), _labels(coverage, modules)
-    drawn = figure._figure(_title("Which values meet, in how many combinations", coverage), "", "", True)
+    drawn = figure.blank(_title("Which values meet, in how many combinations", coverage), "", "", True)
     drawn.add_heatmap(
         z=np.where((counts > 0) & ~rivals, counts, np.nan).tolist(),
         colorscale=[[0, "#cfe6f5"], [1, "#0072B2"]],
@@ -185,7 +169,7 @@ def groups(coverage: Coverage) -> go.Figure:
     angle = 2 * np.pi * np.arange(len(modules)) / len(modules)
     x, y = dict(zip(modules, np.cos(angle), strict=True)), dict(zip(modules, np.sin(angle), strict=True))
     number = "1 group" if len(parts) == 1 else f"{len(parts)} groups"
-    drawn = figure._figure(_title(f"{number} of values that combinations link", coverage), "", "", True)
+    drawn = figure.blank(_title(f"{number} of values that combinations link", coverage), "", "", True)
     linked = [(a, b) for a in modules for b in modules if a < b and coverage.together[a, b] > 0]
     ends = [[place for a, b in linked for place in (at[a], at[b], None)] for at in (x, y)]
     line = {"color": "rgba(128,128,128,0.35)", "width": 1}
