@@ -27,6 +27,8 @@ from recombine.coverage.outlook import Outlook, Trained, rarity
 POOL = 20_000  # combinations that a step looks at: all, or those of the modules that would gain most
 TWINS = 4  # trained combinations whose twins it looks at, too: the twins of one are enough to find what spans
 TRIES = 4_096  # ways to join the same groups, where some must not be suggested
+ORDERS = 64  # ways to give these groups factors, each with so many tries
+RANKED = 32  # suggestions whose order is exact; of more, gains that have grown since they were computed are missed
 
 
 class Suggestion(NamedTuple):
@@ -74,19 +76,27 @@ class Adviser:
 
     def advise(self, num: int) -> Advice:
         """At most `num` combinations: connect first, then span, then lift."""
-        start, added, stages = self.trained, [], []
+        start, added, ends, reached = self.trained, [], [], [self.trained]
         for step in (self._link, self._span, self._lift):
-            stages.append((self.trained, len(added)))
             while len(added) < num and (code := step()) is not None:
                 added.append(self._take(code))
-        (_, _), (_, num_connect), (before, num_span) = stages
-        joined, num_lift, end = least(start), len(added) - num_span, self.trained
+                reached.append(self.trained)
+            ends.append(len(added))
+        linked = [len(trained.groups()) == 1 for trained in reached]
+        whole = [one and trained.lacking <= 0 for one, trained in zip(linked, reached, strict=True)]
+        # What spans may be what links, where all that would link more is held out.
+        num_connect, num_span = (
+            a.index(True) if True in a else end for a, end in zip((linked, whole), ends, strict=False)
+        )
+        joined, num_lift = least(start), len(added) - ends[1]
         goals = [
-            Goal("connect", num_connect, joined, len(end.groups()) == 1, 1.0),
-            Goal("connect and span", num_span, max(joined, start.lacking), end.lacking <= 0, 1.0),
-            Goal("lift", num_lift, num_lift, True, self._reached(before, num_lift)),
+            Goal("connect", num_connect, joined, linked[-1], 1.0),
+            Goal("connect and span", num_span, max(joined, start.lacking), whole[-1], 1.0),
+            Goal("lift", num_lift, num_lift, True, self._reached(reached[ends[1]], num_lift)),
         ]
-        return Advice(list(self._ranked(start, added)), goals, self.outlook.drop(start), self.outlook.drop(end))
+        return Advice(
+            list(self._ranked(start, added)), goals, self.outlook.drop(start), self.outlook.drop(self.trained)
+        )
 
     def _print(self, codes: np.ndarray) -> np.ndarray:
         return self.stamps[codes].sum(axis=1, dtype=np.uint64)
@@ -114,12 +124,13 @@ class Adviser:
             if len(chosen) < space.most - 1 and not rival:
                 chosen.append(place)
         for places in (chosen, *([place] for place in order)) if others else ():
-            slots = space.slots([others[place] for place in places], main)
-            ways = itertools.product(*(slot[np.argsort(-lift[slot], kind="stable")].tolist() for slot in slots))
-            codes = np.sort(np.array(list(itertools.islice(ways, TRIES))), axis=1)
-            free = self._free(codes[(np.diff(codes, axis=1) > 0).all(axis=1)])
-            if len(free):
-                return free[0]
+            ways = space.slots([others[place] for place in places], main)
+            for slots in itertools.islice(ways, ORDERS):
+                each = itertools.product(*(slot[np.argsort(-lift[slot], kind="stable")].tolist() for slot in slots))
+                codes = np.sort(np.array(list(itertools.islice(each, TRIES))), axis=1)
+                free = self._free(codes[(np.diff(codes, axis=1) > 0).all(axis=1)])
+                if len(free):
+                    return free[0]
         return None
 
     def _span(self) -> np.ndarray | None:
@@ -173,11 +184,11 @@ class Adviser:
         return float(reached / bound) if bound > 0 else 1.0
 
     def _ranked(self, trained: Trained, codes: list[np.ndarray]) -> Iterator[Suggestion]:
-        """Each time the one that helps most after those before it; gains mostly shrink, so few are computed anew."""
-        drop = self.outlook.drop(trained)
+        """Each time the one that helps most after those before it; of many, only those are computed anew that were
+        best before, as gains mostly shrink."""
+        drop, done = self.outlook.drop(trained), 0
         queue = [(self.outlook.drop(trained.plus(code)) - drop, place, 0) for place, code in enumerate(codes)]
         heapq.heapify(queue)
-        done = 0
         while queue:
             change, place, known = heapq.heappop(queue)
             code = codes[place]
@@ -188,6 +199,9 @@ class Adviser:
             joins, spans = len(np.unique(trained.group[held])), bool(trained.outside(code[None])[0])
             yield Suggestion(code, -change, joins, spans, int(held[np.argmin(trained.counts[held])]))
             trained, drop, done = trained.plus(code), drop + change, done + 1
+            if len(codes) <= RANKED:
+                queue = [(self.outlook.drop(trained.plus(codes[i])) - drop, i, done) for _, i, _ in queue]
+                heapq.heapify(queue)
 
 
 def least(trained: Trained) -> int:

@@ -70,12 +70,13 @@ class Factored:
         twins[np.arange(len(others)), [place for place, _ in others]] = [other for _, other in others]
         return twins
 
-    def slots(self, groups: Sequence[np.ndarray], main: np.ndarray) -> list[np.ndarray]:
-        """A group with one factor only gets that factor, the others get those that are left."""
-        taken: dict[int, np.ndarray] = {}
-        for group in sorted(groups, key=lambda group: len(self._factors(group))):
-            taken[next(factor for factor in self._factors(group) if factor not in taken)] = group
-        return [np.intersect1d(block, taken.get(factor, main)) for factor, block in enumerate(self.blocks)]
+    def slots(self, groups: Sequence[np.ndarray], main: np.ndarray) -> Iterator[list[np.ndarray]]:
+        """Every way to give each group a factor of which it has values, and the main one those that are left."""
+        # Those with one factor first, so that the others find theirs among what is left.
+        ordered = sorted(groups, key=lambda group: len(self._factors(group)))
+        for chosen in _different([self._factors(group) for group in ordered]):
+            taken = dict(zip(chosen, ordered, strict=True))
+            yield [np.intersect1d(block, taken.get(factor, main)) for factor, block in enumerate(self.blocks)]
 
     def _factors(self, group: np.ndarray) -> list[int]:
         return np.unique(np.searchsorted(self.starts, group, "right") - 1).tolist()
@@ -136,9 +137,18 @@ class Sets:
         twins[np.arange(len(twins)), np.repeat(places, len(others))] = np.tile(others, len(places))
         return twins
 
-    def slots(self, groups: Sequence[np.ndarray], main: np.ndarray) -> list[np.ndarray]:
+    def slots(self, groups: Sequence[np.ndarray], main: np.ndarray) -> Iterator[list[np.ndarray]]:
         """A place for each group, all others for the main one."""
-        return [*groups, *[main] * (self.most - len(groups))]
+        yield [*groups, *[main] * (self.most - len(groups))]
+
+
+def _different(choices: Sequence[Sequence[int]], taken: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
+    """One of each, no two alike."""
+    if not choices:
+        yield taken
+    for one in choices[0] if choices else ():
+        if one not in taken:
+            yield from _different(choices[1:], (*taken, one))
 
 
 Space = Factored | Sets

@@ -187,3 +187,41 @@ def test_a_budget_that_is_too_small_says_so():
     assert (connect.suggested, connect.needed, connect.met, connect.optimal) == (2, 5, False, False)
     assert not span.met
     assert lift.suggested == 0
+
+
+@pytest.mark.parametrize(
+    ("train", "held"),
+    [
+        ([(1, 0), (2, 1), (0, 0)], [(2, 0)]),
+        ([(0, 0, 1), (1, 1, 0)], [(1, 0, 1), (0, 1, 1)]),
+        ([(0, 0), (1, 2)], [(1, 0)]),
+    ],
+)
+def test_what_would_link_is_looked_for_in_every_factor(train, held):
+    names = ["a", "b", "c"][: len(train[0])]
+    frames = [pd.DataFrame(rows, columns=names) for rows in (train, held)]
+    coverage = Coverage(frames[0], names, held_out=frames[1])
+    connect, span, _ = coverage.suggest(6).goals
+    assert connect.suggested == connect.needed == fewest(coverage, conditions.connected)
+    assert connect.optimal
+    assert span.suggested >= connect.suggested
+
+
+def test_what_links_may_be_what_spans_where_nothing_links_more():
+    coverage = Coverage(pd.DataFrame({"set": ["a;b", "c;d", "e;f"]}), ["set"])
+    adviser = advice.Adviser(coverage.trained, coverage.together, coverage.combinations.codes, coverage.held_out)
+    adviser._link = lambda: None
+    connect, span, _ = adviser.advise(12).goals
+    assert not coverage.connected
+    assert connect.met
+    assert 0 < connect.suggested <= span.suggested, "told by when it is reached, not by what looked for it"
+
+
+@pytest.mark.parametrize("coverage", SMALL)
+def test_each_suggestion_is_the_best_of_those_that_follow(coverage):
+    expected, trained = advice.Outlook(coverage.trained, len(coverage.combinations.codes)), coverage.trained
+    codes = [one.code for one in coverage.suggest(12).suggestions]
+    for place, code in enumerate(codes):
+        left = [expected.drop(trained.plus(other)) for other in codes[place:]]
+        assert left[0] <= min(left) + 1e-12
+        trained = trained.plus(code)
