@@ -22,12 +22,13 @@ def probe(
     held_out: Annotated[str | None, typer.Option(help="Column that is true for held-out rows.")] = None,
     kind: Annotated[Kind, typer.Option(help="How factors are read.")] = "ridge",
     report: Annotated[Path | None, typer.Option(help="Write a page to this file.")] = None,
+    combinations: Annotated[str | None, typer.Option(help="Column that names a row's combination.")] = None,
     json_: Json = False,
 ) -> None:
     """Tell what can be read from a model's activations, on combinations that the probes saw and on others."""
     from recombine.probe import command
 
-    tell(json_, *command.probe(activations, factors, held_out, kind, report))
+    tell(json_, *command.probe(activations, factors, held_out, kind, report, combinations))
 
 
 def coverage(

@@ -78,7 +78,12 @@ def test_without_scikit_learn_one_line_says_what_to_install(brought, monkeypatch
 NUMBERS = np.random.default_rng(0).normal(size=(24, 3))
 TABLE = pd.DataFrame({"shape": ["a", "b", "c"] * 8, "size": [1, 2] * 12})
 TOUR = {
-    "NaN activations": (np.where(np.eye(24, 3) > 0, np.nan, NUMBERS), TABLE, None, "infinite activations in 3 of 24"),
+    "NaN activations": (
+        np.where(np.eye(24, 3) > 0, np.nan, NUMBERS),
+        TABLE,
+        None,
+        "NaN, infinite or huge activations in 3 of 24",
+    ),
     "one sample per combination": (NUMBERS, TABLE.assign(size=np.arange(24)), None, "one sample only"),
     "too few combinations": (NUMBERS, TABLE[["size"]], None, "2 combinations to fit on are too few for 5 folds"),
     "a constant factor": (NUMBERS, TABLE.assign(place="here"), None, "factor 'place' is 'here' in all samples"),
@@ -96,6 +101,9 @@ TOUR = {
     "an empty cell": (NUMBERS, TABLE.assign(size=[1, None] * 12), None, "factor 'size' has no value in row 1"),
     "numbers without an axis": (NUMBERS[:, 0], TABLE, None, r"must be samples x features, got the shape \(24\)"),
     "an object array": (NUMBERS.astype(object), TABLE, None, "Python objects, which are never unpickled"),
+    "a single number": (NUMBERS[0, 0], TABLE, None, "the array 'layer' in .* is a single number"),
+    "overflow": (NUMBERS * 1e200, TABLE, None, "huge activations in 24 of 24"),
+    "a constant number": (NUMBERS, TABLE.assign(place=3), None, "factor 'place' is '3' in all samples"),
     "text": (NUMBERS.astype(str), TABLE, None, "must hold real numbers, got <U"),
     "a million rows too many": (NUMBERS, None, None, "1000000 rows of factors and 24 samples of activations"),
 }
@@ -114,6 +122,27 @@ def test_wrong_inputs_are_told_in_one_line(name, tmp_path):
         probe(tmp_path / "a.npz", tmp_path / "f.csv", held_out)
     assert len(str(refused.value).splitlines()) == 1
     assert time.perf_counter() - clock < 5
+
+
+def test_a_factor_without_end_needs_named_combinations(tmp_path):
+    rng = np.random.default_rng(0)
+    parts = rng.integers(3, size=(300, 2))
+    table = pd.DataFrame({"shape": np.array(list("abc"))[parts[:, 0]], "weight": parts[:, 1] + rng.random(300)})
+    np.savez(tmp_path / "a.npz", layer=np.column_stack([np.eye(3)[parts[:, 0]], table["weight"]]))
+    table.assign(task=3 * parts[:, 0] + parts[:, 1], new=parts.sum(axis=1) == 4).to_csv(tmp_path / "f.csv", index=False)
+    table.to_csv(tmp_path / "g.csv", index=False)
+    with pytest.raises(InputError, match="name combinations where a factor differs in every sample"):
+        probe(tmp_path / "a.npz", tmp_path / "g.csv")
+    told, _ = probe(tmp_path / "a.npz", tmp_path / "f.csv", "new", combinations="task", report=tmp_path / "page.html")
+    assert told["combinations"] == 9
+    assert [line["combination"] for line in told["ranking"]] == ["8"]
+    assert {line["factor"] for line in told["scores"]} == {"shape", "weight"}
+    assert min(line["score"] for line in told["scores"]) > 0.9
+    assert {line["low"] for line in told["scores"] if line["split"] == "held out"} == {None}, "of one combination"
+    assert "--combinations task" in (tmp_path / "page.html").read_text()
+    for wrong, words in (("tusk", "no column 'tusk' .*did you mean task?"), ("new", "cannot be both")):
+        with pytest.raises(InputError, match=words):
+            probe(tmp_path / "a.npz", tmp_path / "f.csv", "new", combinations=wrong)
 
 
 @pytest.mark.slow

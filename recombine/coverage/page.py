@@ -58,7 +58,7 @@ def lines(result: dict[str, Any]) -> list[str]:
     told.append(f"rarest, by combinations: {', '.join(rare)}")
     if result["suggestions"]:
         told.append("to add, the best first (gain in R2 by what the lab measured; the order is what is meant):")
-    told += [f"  {spell(one['combination']):<40} {one['gain']:+.4f}  {one['why']}" for one in result["suggestions"]]
+    told += [f"  {spell(one['combination']):<40} {one['gain']:+.2g}  {one['why']}" for one in result["suggestions"]]
     return [*told, *proofs(result), *(f"note: {note}" for note in result["notes"])]
 
 

@@ -6,6 +6,7 @@ cells are read as text. A module is a value of a factor, or a concept; a combina
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -148,6 +149,7 @@ def _natural(values: list[str]) -> Callable[[str], Any]:
     """The order that a reader expects: numbers by size, and size2 before size10."""
     try:
         numbers = {value: float(value) for value in values}
+        require(all(map(math.isfinite, numbers.values())), "nan has no place among numbers")
         return lambda value: (numbers[value], value)
     except ValueError:
         return lambda value: (re.sub(r"\d+", lambda digits: digits[0].zfill(9), value), value)
@@ -202,7 +204,8 @@ def _readable(path: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
     try:
         yield from batches
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path} cannot be read as a {path.suffix} table: {error}") from error
+        remedy = ": save it as UTF-8" if "UTF8" in str(error) else ""
+        raise InputError(f"{path} cannot be read as a {path.suffix} table: {error}{remedy}") from error
 
 
 def _csv(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

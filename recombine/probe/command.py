@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from recombine.core import require
+from recombine.hint import nearest
 from recombine.probe import inputs
 from recombine.probe.files import read_activations, read_factors
 
@@ -23,21 +24,27 @@ def probe(
     held_out: str | None = None,
     kind: Literal["ridge", "logistic"] = "ridge",
     report: Path | None = None,
+    combinations: str | None = None,
 ) -> tuple[dict[str, Any], list[str]]:
     """Probe the activations in one file for the factors in another: the answer for scripts, and lines for a person."""
     from recombine.probe import Decodability
 
     layers, table = read_activations(activations), read_factors(factors)
     num_samples = len(next(iter(layers.values())))
-    held = None
+    held = names = None
+    for column in (one for one in (held_out, combinations) if one is not None):
+        known = list(map(str, table))
+        require(column in known, f"there is no column {column!r} in {factors}: {nearest(column, known)}")
+    require(held_out is None or held_out != combinations, f"the column {held_out!r} cannot be both: name another one")
+    if combinations is not None:
+        names = table.pop(combinations)
     if held_out is not None:
-        told = f"there is no column {held_out!r} in {factors}"
-        require(held_out in table, f"{told}: there are {', '.join(map(str, table))}")
         held = inputs.flags(table.pop(held_out), f"the column {held_out!r}", num_samples) == 1
-    found = Decodability(kind).fit(layers, table, held_out=held)
+    found = Decodability(kind).fit(layers, table, names, held)
     ranking = None
     if held is not None:
-        ranking = found.rank(table[held], {found.layer_: np.asarray(layers[found.layer_])[held]})
+        of_held = None if names is None else names[held]
+        ranking = found.rank(table[held], {found.layer_: np.asarray(layers[found.layer_])[held]}, of_held)
     facts = {"kind": kind, "layer": found.layer_, "samples": num_samples, "combinations": len(found.combinations_)}
     result = facts | {"scores": _records(found.scores_), "ranking": [] if ranking is None else _records(ranking)}
     if report is not None:
@@ -45,6 +52,7 @@ def probe(
 
         asked = ["recombine", "probe", str(activations), "--factors", str(factors)]
         asked += ["--held-out", held_out] if held_out else []
+        asked += ["--combinations", combinations] if combinations else []
         asked += ["--kind", kind] if kind != "ridge" else []
         made = {"kind": kind, "samples": f"{num_samples}, of {len(found.combinations_)} combinations"}
         result["report"] = str(page.write(report, found, ranking, made, shlex.join(asked)))

@@ -58,11 +58,13 @@ class Decodability(BaseEstimator):
         it all are held out in turn. `outcomes` says what failed, NaN where it is not known.
         """
         require(self.kind in ("ridge", "logistic"), f"kind must be 'ridge' or 'logistic', got {self.kind!r}")
+        require(isinstance(self.folds, int), f"folds must be a whole number, got {self.folds!r}")
         require(self.folds >= 3, f"folds must be at least 3, got {self.folds}: one is scored, one chooses the penalty")
         layers = inputs.layers(activations)
         num_samples = len(next(iter(layers.values())))
         frame: Any = inputs.table(factors, num_samples)
-        numbers, self.combinations_ = inputs.combined(combinations, frame)
+        self.present_ = inputs.binary(frame)
+        numbers, self.combinations_ = inputs.combined(combinations, frame, self.present_)
         held = np.zeros(num_samples, bool)
         if held_out is not None:
             held = inputs.flags(held_out, "held_out", num_samples) == 1
@@ -102,10 +104,10 @@ class Decodability(BaseEstimator):
         """
         check_is_fitted(self, "layer_")
         read = None if activations is None else self._read(activations)
-        given = len(pd.DataFrame(factors)) if read is None else len(read)
-        frame: Any = inputs.table(factors, given)
+        frame: Any = inputs.table(factors, None if read is None else len(read))
         y = self.targets_.encode(frame)
-        numbers, names = inputs.combined(combinations, frame)
+        frame = frame[list(self.known_)]  # whatever else it has does not tell combinations apart
+        numbers, names = inputs.combined(combinations, frame, self.present_)
         if read is None:
             error = failure.rarity(frame.groupby(numbers).first(), self.known_)
             signal = failure.rarity(self.known_, self.known_, own=1)

@@ -17,7 +17,7 @@ from scipy.stats import rankdata
 from sklearn.isotonic import IsotonicRegression
 
 from recombine.bootstrap import LEVELS, NUM_DRAWS
-from recombine.core import require
+from recombine.core import InputError, require
 
 BINS = 5  # of equal size, by predicted probability
 
@@ -47,8 +47,14 @@ def evaluate(ranking: pd.DataFrame, outcomes: Mapping[Any, Any] | pd.Series) -> 
 
     Numbers count as failed above their median. Probabilities are judged only where failures are given as such.
     """
-    known = pd.Series(outcomes, dtype=float)
+    try:
+        known = pd.Series(outcomes, dtype=float)
+    except (ValueError, TypeError) as error:
+        told = "outcomes must be true, false or numbers by combination"
+        raise InputError(f"{told}: {error}") from error
     known.index = known.index.map(str)
+    twice = known.index[known.index.duplicated()].tolist()
+    require(not twice, f"the outcome of {(*twice, '')[0]!r} is given more than once: give one for each combination")
     shared: Any = ranking.set_index("combination").join(known.rename("outcome"), how="inner").dropna(subset="outcome")
     told = f"outcomes are known of {len(shared)} of {len(ranking)} ranked combinations"
     require(len(shared) > 1, f"{told}: name them as the ranking does, {ranking['combination'].iloc[0]!r} say")

@@ -25,6 +25,8 @@ def read_activations(path: Path) -> dict[str, np.ndarray]:
     require(path.suffix in readers, f"{told}: save the activations so, an array per layer")
     found = readers[path.suffix](path)
     require(len(found) > 0, f"{path} holds no array: save an array per layer in it")
+    single = [name for name, array in found.items() if array.ndim == 0]
+    require(not single, f"the array {(*single, '')[0]!r} in {path} is a single number: save samples x features")
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import pandas as pd
 from recombine.core import InputError, require
 
 BLOCK = 1 << 14  # samples looked at a time: a copy of all activations may not fit
+LARGEST = 1e100  # of an activation: sums of squares beyond it would overflow
 
 
 def layers(activations: Any) -> dict[str, np.ndarray]:
@@ -27,24 +28,33 @@ def layers(activations: Any) -> dict[str, np.ndarray]:
 
 
 def _layer(name: str, given: Any) -> np.ndarray:
-    layer = np.asarray(given)
+    try:
+        layer = np.asarray(given)
+    except ValueError as error:
+        raise InputError(f"layer {name!r} must be samples x features, got rows of different lengths") from error
     numeric = np.issubdtype(layer.dtype, np.floating) or np.issubdtype(layer.dtype, np.integer)
     require(numeric or layer.dtype == bool, f"layer {name!r} must hold real numbers, got {layer.dtype}")
     shown = "x".join(map(str, layer.shape))
     require(layer.ndim > 1 and layer.size > 0, f"layer {name!r} must be samples x features, got the shape ({shown})")
     layer = layer.reshape(len(layer), -1)
-    bad = [~np.isfinite(layer[i : i + BLOCK]).all(axis=1) for i in range(0, len(layer), BLOCK)]
+    floating = np.issubdtype(layer.dtype, np.floating)
+    most = min(LARGEST, float(np.finfo(layer.dtype).max)) if floating else np.inf  # no NaN and no infinity is below it
+    bad = [~(np.abs(layer[i : i + BLOCK]) <= most).all(axis=1) for i in range(0, len(layer), BLOCK)]
     rows = np.flatnonzero(np.concatenate(bad))
     if len(rows):
-        told = f"layer {name!r} has NaN or infinite activations in {len(rows)} of {len(layer)} samples"
+        told = f"layer {name!r} has NaN, infinite or huge activations in {len(rows)} of {len(layer)} samples"
         raise InputError(f"{told}, the first in sample {rows[0]}: leave these samples out")
     return layer
 
 
-def table(factors: Any, num_samples: int) -> pd.DataFrame:
-    """Factors as a table, a column each: from a table, a dict of columns, a column, or a matrix."""
-    if isinstance(factors, (pd.DataFrame, Mapping)):
-        frame = pd.DataFrame(factors).reset_index(drop=True)
+def table(factors: Any, num_samples: int | None = None) -> pd.DataFrame:
+    """Factors as a table, a column each: from a table, a dict of columns, a list of dicts, a column, or a matrix."""
+    listed = isinstance(factors, list) and all(isinstance(row, Mapping) for row in factors)
+    if isinstance(factors, (pd.DataFrame, Mapping)) or listed:
+        try:
+            frame = pd.DataFrame(factors).reset_index(drop=True)
+        except ValueError as error:
+            raise InputError(f"factors must have one value for each sample, in lists of one length: {error}") from error
     else:
         matrix = np.asarray(factors)
         matrix = matrix[:, None] if matrix.ndim == 1 else matrix
@@ -53,10 +63,15 @@ def table(factors: Any, num_samples: int) -> pd.DataFrame:
     require(frame.shape[1] > 0, "there is no factor: give a column for each thing that is combined")
     frame.columns = frame.columns.map(str)
     require(bool(frame.columns.is_unique), "two factors have one name: rename one of the columns")
+    require(len(frame) > 0, "there is no row of factors: give one for each sample")
     told = f"there are {len(frame)} rows of factors and {num_samples} samples of activations"
-    require(len(frame) == num_samples, f"{told}: give one row for each sample, in the same order")
+    require(num_samples in (None, len(frame)), f"{told}: give one row for each sample, in the same order")
     for name, column in frame.items():
         kind = column.dtype
+        plain = not pd.api.types.is_complex_dtype(kind)
+        if pd.api.types.is_object_dtype(kind):
+            plain = all(isinstance(value, Hashable) for value in column)
+        require(plain, f"factor {name!r} must hold numbers or names, got {_short(column.iloc[0])}")
         if pd.api.types.is_bool_dtype(kind):
             frame[name] = column = column.astype(float)
         elif isinstance(kind, pd.CategoricalDtype):  # numbers that are names stay names
@@ -70,15 +85,18 @@ def table(factors: Any, num_samples: int) -> pd.DataFrame:
 def varying(factors: pd.DataFrame) -> None:
     """Refuse a factor that is the same everywhere."""
     for name, column in factors.items():
-        told = f"factor {name!r} is {column.iloc[0]!r} in all samples that a probe is fitted on"
+        told = f"factor {name!r} is {_short(column.iloc[0])!r} in all samples that a probe is fitted on"
         require(column.nunique() > 1, f"{told}: nothing can be learned of it, leave it out")
 
 
-def combined(combinations: Any, factors: pd.DataFrame) -> tuple[np.ndarray, list[str]]:
-    """The number of every sample's combination, and what the combinations are called; by default, as the factors."""
+def combined(combinations: Any, factors: pd.DataFrame, present: bool) -> tuple[np.ndarray, list[str]]:
+    """The number of every sample's combination, and what the combinations are called; by default, as the factors.
+
+    Where factors are only `present` or not, they are called by those that are.
+    """
     if combinations is None:
         numbers, named = factors.groupby(list(factors), sort=False).ngroup().to_numpy(), factors.drop_duplicates()
-        return numbers, _names(named)
+        return numbers, _names(named, present and binary(named))
     given = combinations if isinstance(combinations, (pd.Series, pd.Index)) else np.asarray(combinations)
     require(given.ndim == 1, f"combinations must be one name or number for each sample, got {given.ndim} axes")
     told = f"there are {len(given)} combinations and {len(factors)} samples"
@@ -102,12 +120,22 @@ def flags(given: Any, what: str, num_samples: int, unknown: bool = False) -> np.
     return found.to_numpy()
 
 
-def _names(rows: Any) -> list[str]:
-    """What rows of factors are called: by what is present where all are 0 or 1, else by all values."""
+def binary(factors: Any) -> bool:
+    """Whether all factors are 0 or 1."""
+    return bool(factors.isin((0, 1)).all(axis=None))
+
+
+def _names(rows: Any, present: bool) -> list[str]:
+    """What rows of factors are called: by what is present, or by all values, in as many digits as tell them apart."""
     records = rows.to_dict("records")
-    if rows.isin((0, 1)).all(axis=None):
+    if present:
         return [" + ".join(name for name, value in row.items() if value) or "none" for row in records]
-    return [", ".join(f"{name}={_short(value)}" for name, value in row.items()) for row in records]
+    found: list[str] = []
+    for tell in (_short, str):
+        found = [", ".join(f"{name}={tell(value)}" for name, value in row.items()) for row in records]
+        if len(set(found)) == len(found):
+            break
+    return found
 
 
 def _short(value: Any) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from scipy import linalg
 
 BLOCK = 4096  # samples that are turned into float64 at a time
-FLAT = 1e-12  # of the largest eigenvalue: below it there is nothing but rounding
+FLAT = 1e-12  # of the largest eigenvalue, or of all: below it there is nothing but rounding
 
 Reading = Callable[[np.ndarray], np.ndarray]  # activations -> what is read of every target
 
@@ -39,13 +39,14 @@ class Ridge:
         self.parts = [self._moments(x, y, of_fold) for of_fold in rows]
         self.whole = [sum(parts) for parts in zip(*self.parts, strict=True)]
         self.width = x.shape[1]
+        self.least = FLAT * np.trace(self.whole[3])  # what sums that are subtracted leave of samples that are all alike
 
     def fit(self, without: frozenset[int], penalty: float) -> Reading:
         """What reads the targets from activations, fitted on all folds but these."""
         left = [self.whole, *(self.parts[fold] for fold in without)]
         n, x, y, xx, xy = (functools.reduce(np.subtract, moments) for moments in zip(*left, strict=True))
         gram = xx - np.outer(x, x / n)
-        weight = penalty * np.trace(gram) / self.width or 1.0  # a layer that never changes tells nothing
+        weight = max(penalty * np.trace(gram) / self.width, self.least) or 1.0  # 1 where a layer never changes
         gram[np.diag_indices_from(gram)] += weight
         # Not eigenvectors, which would serve all penalties: at 4,096 features they take longer than five of these.
         factor = linalg.cho_factor(gram, overwrite_a=True, check_finite=False)

@@ -40,7 +40,7 @@ def split(combinations: np.ndarray, held: np.ndarray, num_folds: int, seed: int,
     position[order] = pd.Series(combinations[order]).groupby(combinations[order]).cumcount()
     count = np.bincount(combinations)
     told = "every combination has one sample only, so that none is left to score seen combinations with"
-    remedy = "give two or more of each, or leave out factors that differ in every sample"
+    remedy = "give two or more of each, or name combinations where a factor differs in every sample"
     require(bool((count[train] > 1).any()), f"{told}: {remedy}")
     fold = np.full(len(count), -1)
     fold[rng.permutation(train)] = np.arange(len(train)) % num_folds

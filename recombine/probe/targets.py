@@ -57,7 +57,7 @@ class Targets:
     def encode(self, factors: pd.DataFrame) -> np.ndarray:
         """The columns of these samples."""
         missing = [factor.name for factor in self.factors if factor.name not in factors]
-        require(not missing, f"there is no factor {missing[:1]}: there are {', '.join(map(str, factors))}")
+        require(not missing, f"there is no factor {(*missing, '')[0]!r}: there are {', '.join(map(str, factors))}")
         return np.concatenate([self._columns(factors, factor) for factor in self.factors], axis=1)
 
     def _columns(self, factors: pd.DataFrame, factor: Factor) -> np.ndarray:
@@ -69,7 +69,7 @@ class Targets:
         place = pd.Index(factor.values).get_indexer(pd.Index(column))
         if (place < 0).any():
             unseen = column.iloc[int(np.argmax(place < 0))]
-            told = f"factor {factor.name!r} is {unseen!r} only in combinations that are held out or new"
+            told = f"factor {factor.name!r} is {str(unseen)!r} only in combinations that are held out or new"
             require(False, f"{told}: no probe can learn to read it; leave these out")
         return np.eye(len(factor.values))[place]
 
@@ -106,6 +106,8 @@ class Targets:
             times = np.bincount(rng.integers(num, size=num), minlength=num)
             draws.append(self._shares(np.einsum("c,fcs->fs", times, sums)))
         bounds = pd.DataFrame(draws).quantile(list(LEVELS)).to_numpy()
+        if num == 1:  # one combination tells nothing of others
+            bounds = np.full_like(bounds, np.nan)
         return np.stack([self._shares(sums.sum(axis=1)), *bounds], axis=1)
 
     def _all_sums(self, read: np.ndarray, y: np.ndarray, groups: np.ndarray) -> np.ndarray:

@@ -130,3 +130,11 @@ def test_probabilities_never_fall_and_mean_what_happened():
 def test_outcomes_that_nobody_ranked_are_told():
     with pytest.raises(InputError, match="outcomes are known of 0 of 2 ranked combinations: name them as the ranking"):
         failure.evaluate(ranking([1.0, 2.0]), {"red": True, "blue": False})
+
+
+def test_outcomes_are_one_number_for_each_combination():
+    ranking = pd.DataFrame({"combination": ["a", "b"], "error": [1.0, 2.0], "probability": [0.0, 1.0]})
+    with pytest.raises(InputError, match="true, false or numbers by combination"):
+        failure.evaluate(ranking, {"a": "failed", "b": "fine"})
+    with pytest.raises(InputError, match="the outcome of 'a' is given more than once"):
+        failure.evaluate(ranking, pd.Series([1.0, 0.0, 1.0], index=["a", "a", "b"]))

@@ -42,3 +42,13 @@ def test_what_reads_does_not_keep_the_sums():
     reading = ridge.fit(frozenset(), 1e-3)
     kept = [cell.cell_contents for cell in reading.__closure__]
     assert not any(one is ridge for one in kept)
+
+
+def test_samples_that_are_all_alike_once_folds_are_left_out_read_their_average():
+    rng = np.random.default_rng(0)
+    folds = np.arange(90) % 3
+    x = rng.normal(size=(3, 8))[folds] * 1e3  # as of a model without noise, one combination a fold
+    y = rng.normal(size=(3, 2))[folds]
+    for penalty in Ridge.penalties:
+        read = Ridge(x, y, folds).fit(frozenset({0, 1}), penalty)(x)
+        np.testing.assert_allclose(read, np.tile(y[2], (90, 1)), atol=1e-3)
