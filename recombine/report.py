@@ -212,9 +212,9 @@ def _cell(value: Any, score: bool) -> str:
     return escaped(shorten(str(value)))
 
 
-def shorten(text: str) -> str:
+def shorten(text: str, most: int = 40) -> str:
     """A long value cut to what fits a cell; the CSV has it whole."""
-    return text if len(text) <= 40 else f"{text[:39]}…"
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _making(meta: dict[str, Any], made_with: dict[str, str], path: Path) -> str:

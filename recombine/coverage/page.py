@@ -25,6 +25,8 @@ GAIN = (
     "the lab measured on hyperteachers, so the order is what is meant"
 )
 DRAWN = 60  # values that a picture can show with their names
+NAME = 24  # letters of a name beside a picture: longer ones would leave it no room
+CELL = 18, 7  # pixels of a cell of a matrix, and of a letter beside it
 CONDITIONS = {
     "compositional": "every value occurs",
     "connected": "shared combinations link all values",
@@ -58,7 +60,10 @@ def lines(result: dict[str, Any]) -> list[str]:
     told.append(f"rarest, by combinations: {', '.join(rare)}")
     if result["suggestions"]:
         told.append("to add, the best first (gain in R2 by what the lab measured; the order is what is meant):")
-    told += [f"  {spell(one['combination']):<40} {one['gain']:+.2g}  {one['why']}" for one in result["suggestions"]]
+    named = [spell(one["combination"]) for one in result["suggestions"]]
+    wide = max(map(len, named), default=0)
+    for name, one in zip(named, result["suggestions"], strict=True):
+        told.append(f"  {name:<{wide}}  {one['gain']:+8.2g}  {one['why']}")
     return [*told, *proofs(result), *(f"note: {note}" for note in result["notes"])]
 
 
@@ -128,7 +133,7 @@ def _shown(coverage: Coverage) -> np.ndarray:
 
 
 def _labels(coverage: Coverage, modules: np.ndarray) -> list[str]:
-    return [report.escaped(report.shorten(coverage.modules.names[module])) for module in modules]
+    return [report.escaped(report.shorten(coverage.modules.names[module], NAME)) for module in modules]
 
 
 def _title(told: str, coverage: Coverage) -> str:
@@ -143,12 +148,16 @@ def meeting(coverage: Coverage) -> go.Figure:
     block = np.searchsorted([part[-1] for part in coverage.space.blocks], modules)
     rivals = block[:, None] == block if len(coverage.space.blocks) > 1 else np.eye(len(modules), dtype=bool)
     never, names = np.argwhere((counts == 0) & ~rivals), _labels(coverage, modules)
+    most = float(np.where(rivals, 0, counts).max())
     drawn = figure.blank(_title("Which values meet, in how many combinations", coverage), "", "", True)
     drawn.add_heatmap(
         z=np.where((counts > 0) & ~rivals, counts, np.nan).tolist(),
         colorscale=[[0, "#cfe6f5"], [1, "#0072B2"]],
-        colorbar={"title": {"text": "combinations"}, "thickness": 12},
-        hovertemplate="%{x} and %{y}: %{z}<extra></extra>",
+        zmin=0,
+        zmax=max(1.0, most),
+        colorbar={"title": {"text": "combinations"}, "thickness": 12, "dtick": max(1, math.ceil(most / 6))},
+        text=[[f"{one} and {other}" for other in names] for one in names],
+        hovertemplate="%{text}: %{z}<extra></extra>",
         xgap=1,
         ygap=1,
     )
@@ -158,7 +167,7 @@ def meeting(coverage: Coverage) -> go.Figure:
     ticks = {"tickvals": list(range(len(names))), "ticktext": names, "showgrid": False, "zeroline": False}
     drawn.update_xaxes(**ticks, tickangle=-90, range=[-0.5, len(names) - 0.5])
     drawn.update_yaxes(**ticks, range=[len(names) - 0.5, -0.5])
-    return drawn.update_layout(height=max(430, 150 + 14 * len(names)))
+    return drawn.update_layout(height=max(430, 130 + CELL[0] * len(names) + CELL[1] * max(map(len, names))))
 
 
 def groups(coverage: Coverage) -> go.Figure:
@@ -200,6 +209,9 @@ def groups(coverage: Coverage) -> go.Figure:
 def rarest(coverage: Coverage, result: dict[str, Any]) -> go.Figure:
     """The values in the fewest combinations."""
     frame = pd.DataFrame(result["rarest"])
+    short = [report.shorten(value, NAME) for value in frame["value"]]
+    # Names that are cut alike would share a bar.
+    frame["value"] = short if len(set(short)) == len(short) else frame["value"]
     frame["value"] = pd.Categorical(frame["value"], frame["value"])
     drawn = figure.bars(
         frame,
@@ -207,7 +219,7 @@ def rarest(coverage: Coverage, result: dict[str, Any]) -> go.Figure:
         "combinations",
         title="The rarest values",
         x_title="",
-        y_title="distinct combinations that hold it",
+        y_title="combinations that hold it",
     )
     drawn.update_traces(visible=False, selector={"type": "scatter"})  # one row per bar: no dots, no interval
     return drawn.update_traces(error_y={"visible": False}, selector={"type": "bar"})

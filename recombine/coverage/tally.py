@@ -149,10 +149,11 @@ def _natural(values: list[str]) -> Callable[[str], Any]:
     """The order that a reader expects: numbers by size, and size2 before size10."""
     try:
         numbers = {value: float(value) for value in values}
-        require(all(map(math.isfinite, numbers.values())), "nan has no place among numbers")
-        return lambda value: (numbers[value], value)
     except ValueError:
-        return lambda value: (re.sub(r"\d+", lambda digits: digits[0].zfill(9), value), value)
+        numbers = {}
+    if numbers and not any(map(math.isnan, numbers.values())):  # NaN has no place among numbers
+        return lambda value: (numbers[value], value)
+    return lambda value: (re.sub(r"\d+", lambda digits: digits[0].zfill(9), value), value)
 
 
 def _grouped(table: pa.Table) -> pa.Table:

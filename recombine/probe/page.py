@@ -21,7 +21,8 @@ def write(out: Path, probe: Decodability, ranking: pd.DataFrame | None, facts: d
 
 def page(probe: Decodability, ranking: pd.DataFrame | None, facts: dict[str, Any], command: str) -> str:
     """The page as self-contained HTML."""
-    tables = [_table("scores", probe.scores_)] + ([] if ranking is None else [_table("ranking", ranking)])
+    tables = [_table("Scores", probe.scores_)]
+    tables += [] if ranking is None else [_table("Held-out combinations, those that are read worst first", ranking)]
     return report.filled(
         title="What can be read from the activations",
         kind="Recombine probe",
@@ -87,4 +88,4 @@ def _with_intervals(drawn: Any, rows: Any, measure: str) -> Any:
 
 
 def _table(name: str, lines: pd.DataFrame) -> str:
-    return report.listing(lines.round(3), name, f"{len(lines)} lines", name, lines)
+    return f"<h3>{name}</h3>\n" + report.listing(lines.round(3), name, f"{len(lines)} lines", name.split()[0], lines)

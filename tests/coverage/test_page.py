@@ -94,3 +94,14 @@ def test_a_page_that_cannot_be_written_is_told(toys, tmp_path):
         page.answer(toys, "shape,colour", 5, tmp_path)
     with pytest.raises(InputError, match="cannot write the report"):
         page.answer(toys, "shape,colour", 5, toys / "page.html")
+
+
+def test_long_names_leave_the_matrix_its_room(tmp_path):
+    long = ["a very long name, longer than any label", "a very long name, longer than any other"]
+    pd.DataFrame({"one": [*long, "short"], "other": list("xyx")}).to_csv(tmp_path / "t.csv", index=False)
+    coverage = Coverage(tmp_path / "t.csv", ["one", "other"])
+    heat = page.meeting(coverage)
+    assert max(map(len, heat.layout.yaxis.ticktext)) <= page.NAME
+    assert heat.data[0].colorbar.dtick == 1, "there is no half of a combination"
+    (bars,) = (one for one in page.rarest(coverage, coverage.result(0)).data if one.type == "bar")
+    assert len(set(bars.x)) == 5, "names that are cut alike keep bars of their own"

@@ -137,3 +137,9 @@ def test_too_many_combinations_or_values_name_the_factor(monkeypatch):
     monkeypatch.setattr(tally, "MAX_MODULES", 10)
     with pytest.raises(InputError, match=r"17 values are too many \(size has 12\)"):
         tally.encode([tally.count(toys(), FACTORS, ";")], FACTORS)
+
+
+def test_what_is_no_number_is_put_in_order_as_text():
+    values = ["nan", "10", "2"]
+    orders = [sorted(order, key=tally._natural(order)) for order in (values, values[::-1])]
+    assert orders[0] == orders[1] == ["2", "10", "nan"]
