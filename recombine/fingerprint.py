@@ -23,7 +23,7 @@ from recombine.core import hints
 
 # What results depend on; the rest of the package finds, plans, shows and stores them.
 RELEVANT = (
-    *("core", "random", "conditions", "khot", "episode", "layer", "muon", "recipe", "decoder"),
+    *("core", "random", "conditions", "khot", "episode", "layer", "perceptron", "squares", "muon", "recipe", "decoder"),
     *("families", "supports", "encodings", "models", "diagnostics"),
     *("run", "laboratory", "program", "trainer"),
 )

@@ -19,6 +19,7 @@ import pandas as pd
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from recombine import device
 from recombine.chunk import stamp
 from recombine.core import InputError, require
 from recombine.table import Table
@@ -53,6 +54,7 @@ def take(
         table.check_writable()
         with table.held():
             table.note(**about)
+            device.keep_programs()  # most of the time of a small cell is compilation
             writer = Writer(table)
             with writer.writing(_say):
                 left = [cell for cell in cells if cell.name not in table.finished()]

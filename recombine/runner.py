@@ -88,7 +88,8 @@ def perform(order: Order, quiet: bool = False) -> tuple[dict[str, Any], pd.DataF
         except InputError:
             raise
         except Exception as error:
-            raise _failure(error, table, Path(module.__file__ or "")) from error
+            done = "computing" if hasattr(module, "cells") else "training"
+            raise _failure(done, error, table, Path(module.__file__ or "")) from error
     result = {
         "experiment": order.name,
         "out": str(order.place),
@@ -147,8 +148,8 @@ def _computing(order: Order, table: Table, quiet: bool) -> Work:
     return Work(rows, names, 0)
 
 
-def _failure(error: Exception, table: Table, file: Path) -> InputError:
-    """What went wrong in training, in one line; the rest is in a file beside the rows."""
+def _failure(done: str, error: Exception, table: Table, file: Path) -> InputError:
+    """What went wrong in training or computing, in one line; the rest is in a file beside the rows."""
     told = "".join(traceback.format_exception(error))
     place = table.path.with_name(f"{table.path.stem}-failure.txt") if table.packed else table.path / "failure.txt"
     try:
@@ -156,7 +157,7 @@ def _failure(error: Exception, table: Table, file: Path) -> InputError:
         more = f"; all of it is in {place}"
     except OSError:
         more = ""
-    return InputError(f"training failed, what is finished is kept: {find.where(error, file)}{more}")
+    return InputError(f"{done} failed, what is finished is kept: {find.where(error, file)}{more}")
 
 
 def _about(module: ModuleType, order: Order, names: list[str]) -> dict[str, Any]:

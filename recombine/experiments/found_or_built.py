@@ -22,24 +22,22 @@ Measured: small (2026-11-16, M=8, 3 seeds; at a width of 196 where no other is t
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from recombine import claims as ledger
 from recombine import figure
-from recombine.core import Batch, Knob, Lab, check
+from recombine.diagnostics.compression import Compression
+from recombine.diagnostics.distance import Distance
 from recombine.diagnostics.factorization import Factorization
 from recombine.diagnostics.linear_decodability import LinearDecodability
 from recombine.families.hyperteacher import Hyperteacher
-from recombine.models.mlp import MLP, Perceptron
+from recombine.models.built import Built
+from recombine.models.mlp import MLP
 from recombine.recipe import Fast
 from recombine.run import Run, put, sweep
-from recombine.theory.theorem_31 import network
+from recombine.squares import widths
 
 TITLE = "What training finds against what exists"
 SOURCE = "arXiv 2507.07207, section 3.2"
@@ -50,7 +48,6 @@ SEEDS = {"tiny": 1, "small": 3, "full": 3}
 SIZES = {"tiny": (6, 2), "small": (8, 4), "full": (16, 8)}  # modules; inputs, hidden units and outputs of the teacher
 WITHIN = 0.01  # R2 that counts as even
 NEAR = 0.1  # of the noises
-NUM_LEVELS = 32  # numbers of neurons that are tried, each some 20% above the one before
 LEARNED = 0.5  # R2 on seen tasks below which there is no solution whose neurons could be counted
 BUILT, RANDOM, WIDE = "construction", "random", "random, wide"
 FACTORS = "Factorization/pre1/test/r2"
@@ -60,99 +57,16 @@ MODEL = "model.noise", "model.pieces", "model.widths"
 DISTANCE = "How far training ends from the construction", "distance, relative to its size"
 
 
-@dataclass(frozen=True)
-class Built:
-    """The construction for a family, every array moved by Gaussian noise, relative to its own root mean square."""
-
-    family: Hyperteacher = Hyperteacher()  # noqa: RUF009 (it is frozen)
-    pieces: int = 3
-    noise: Knob = 0.0
-
-    def __post_init__(self):
-        check(self, pieces=1, noise=0)
-
-    def init(
-        self,
-        key: PRNGKeyArray,
-        example: Batch,
-        num_outputs: int,
-        num_tokens: int = 0,
-        world: PyTree[Array] | None = None,
-    ) -> Perceptron:
-        """Build the network for the hidden teacher, and move it."""
-        teacher: Any = world
-        leaves, tree = jax.tree.flatten(network(self.family, teacher, self.pieces))
-        keys = jax.random.split(key, len(leaves))
-        sizes = [self.noise * jnp.sqrt(jnp.square(leaf).mean()) for leaf in leaves]
-        drawn = [size * jax.random.normal(k, leaf.shape) for k, size, leaf in zip(keys, sizes, leaves, strict=True)]
-        return jax.tree.unflatten(tree, map(jnp.add, leaves, drawn))
-
-
-@dataclass(frozen=True)
-class Distance:
-    """How far a network is from the construction, relative to the construction's own size."""
-
-    pieces: int = 3
-
-    def __post_init__(self):
-        check(self, pieces=1)
-
-    def measure(self, key: PRNGKeyArray, lab: Lab) -> dict[str, Array]:
-        """The length of the difference of all weights, over the length of the weights."""
-        family: Any = lab.family
-        built = network(family, lab.world, self.pieces)
-        parts = jax.tree.map(jnp.subtract, lab.net, built), built
-        moved, size = (sum(jnp.square(leaf).sum() for leaf in jax.tree.leaves(part)) for part in parts)
-        return {"distance": jnp.sqrt(moved / size)}
-
-
-@dataclass(frozen=True)
-class Compression:
-    """How few neurons of its first layer a network of two hidden layers needs.
-
-    Those are kept that send most on: the deviation of the activation, times the length of the outgoing weights. The
-    others are replaced by their mean.
-    """
-
-    num_tasks: int = 256
-
-    def __post_init__(self):
-        check(self, num_tasks=2)
-
-    def measure(self, key: PRNGKeyArray, lab: Lab) -> dict[str, Array]:
-        """The fewest neurons that keep R2 on seen tasks within .01, and R2 on test tasks with these."""
-        key_fit, key_seen, key_test = jax.random.split(key, 3)
-        fit = lab.observe(key_fit, "train", self.num_tasks).activations["hidden0"]
-        sides = lab.observe(key_seen, "train", self.num_tasks), lab.observe(key_test, "test", self.num_tasks)
-        net: Any = lab.net
-        _, second, last = net.layers
-        mean, sent = fit.mean(axis=(0, 1)), fit.std(axis=(0, 1)) * jnp.sqrt(jnp.square(second.weight).sum(axis=0))
-        place = jnp.argsort(jnp.argsort(-sent))
-        counts = jnp.asarray(np.unique(np.geomspace(1, len(mean), NUM_LEVELS).round().astype(int)))
-
-        def r2(side, count):
-            h = jnp.where(place < count, side.activations["hidden0"], mean)
-            answer = jax.nn.relu(h @ second.weight.T + second.bias) @ last.weight.T + last.bias
-            return jax.vmap(lab.family.score)(answer, side.batch.y)["r2"].mean()
-
-        seen, test = jax.lax.map(lambda count: [r2(side, count) for side in sides], counts)
-        fewest = jnp.argmax(seen >= seen[-1] - WITHIN)
-        return {"neurons": counts[fewest], "test/r2": test[fewest]}
-
-
-def widths(family: Hyperteacher, pieces: int) -> tuple[int, int]:
-    """The hidden layers of the construction, for an odd number of pieces."""
-    return 2 * family.d_input * family.d_hidden * (pieces - 1) + family.d_hidden, family.d_hidden
-
-
 def runs(scale: str) -> list[Run]:
     """Pieces x start x held-out fraction x seed; the construction and a random network of its shape also untrained."""
     base, axes = _base(scale), {"frac_test": (MANY, FEW), "seed": range(SEEDS[scale])}
     family: Any = base.family
     found = []
     for pieces in PIECES[scale]:
-        shape = widths(family, pieces)
-        built = put(base, {"model": Built(family, pieces), "diagnostics": (*base.diagnostics, Distance(pieces))})
+        shape = widths(family.d_input, family.d_hidden, pieces)
+        built = put(
+            base, {"model": Built(family.num_hot, pieces), "diagnostics": (*base.diagnostics, Distance(pieces))}
+        )
         random, wide = (put(base, {"model": MLP(each)}) for each in (shape, shape[:1] * 2))
         found += [*sweep(built, model__noise=NOISES, **axes), *sweep(random, **axes), *sweep(wide, **axes)]
         # At a rate of 0 and not after one step: so they share the program of the trained ones.
@@ -176,9 +90,9 @@ def _last(rows) -> Any:
         columns=dict.fromkeys([*rows.columns, "model.noise", "model.pieces", "model.widths"])
     )
     built = last["model"] == "Built"
-    size = last["family.d_input"] * last["family.d_hidden"]
     first = last["model.widths"].map(lambda text: float(str(text).split("x")[0]))
-    last["width"] = first.where(~built, 2 * size * (last["model.pieces"] - 1) + last["family.d_hidden"]).astype(int)
+    sizes: Any = (last[name] for name in ("family.d_input", "family.d_hidden", "model.pieces"))
+    last["width"] = first.where(~built, widths(*sizes)[0]).astype(int)
     wide = last["model.widths"] == last["width"].astype(str) + "x" + last["width"].astype(str)
     moved = "moved by " + last["model.noise"].map("{:g}".format)
     start = moved.mask(last["model.noise"] == 0, BUILT).mask(~built, RANDOM).mask(wide, WIDE)

@@ -3,6 +3,8 @@
 What it finds is a lower bound of the largest error, whatever a proof says about an upper one. All is in float64.
 """
 
+import functools
+import math
 from typing import Literal
 
 import equinox as eqx
@@ -12,17 +14,14 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from recombine.core import stream
 from recombine.families.hyperteacher import Hyperteacher, Teacher
-from recombine.models.mlp import Perceptron
+from recombine.perceptron import Perceptron
 
 # Which z are searched: those with at most K weights in [0, 1] (the compact set of Theorem 3.1), all of [0, 1]^M, or
 # only zeros and ones, at most K of them.
 Where = Literal["compact", "cube", "corners"]
 BUDGET = 4_000_000  # activations of the widest layer at a time while sampling: 32 MB
-FIRST_STEP, GROW, SHRINK = (
-    0.1,
-    1.5,
-    0.5,
-)  # of the ascent: a step that does not lead higher is taken back and made shorter
+# Of the ascent: a step that does not lead higher is taken back and made shorter.
+FIRST_STEP, GROW, SHRINK = 0.1, 1.5, 0.5
 
 
 def sup_error(
@@ -42,6 +41,7 @@ def sup_error(
         return float(_search(net, world, points, moves, family, num_starts, num_steps))
 
 
+@functools.partial(jax.jit, static_argnums=(0, 2, 3))
 def _draw(family: Hyperteacher, key: PRNGKeyArray, where: Where, num: int) -> tuple[Array, Array]:
     """Points (z, x) of the set, uniform, and which of their numbers may move: the others are held."""
     order = jax.random.uniform(stream(key, "modules"), (num, family.num_modules)).argsort(axis=1)
@@ -72,20 +72,24 @@ def _search(
         return jnp.abs(net.many(x[:, None], z)[0][:, 0] - target).max(axis=1)
 
     at_once = max(1, BUDGET // max(layer.weight.shape[0] for layer in net.layers))
-    found = jax.lax.map(lambda point: errors(point[None])[0], points, batch_size=at_once)
+    at_once = math.gcd(1 << at_once.bit_length() - 1, len(points))  # none is left over: the rest would be compiled too
+    found = jax.lax.map(errors, points.reshape(-1, at_once, points.shape[1])).reshape(-1)
     worst = jax.lax.top_k(found, num_starts)[1]
     points, moves = points[worst], moves[worst]
     low = jnp.where(jnp.arange(points.shape[1]) < family.num_modules, 0.0, -1.0)
 
-    def ascend(state: tuple[Array, Array, Array], _: None) -> tuple[tuple[Array, Array, Array], None]:
-        points, heights, step = state
-        slope = jax.grad(lambda points: errors(points).sum())(points)
-        tried = jnp.clip(points + step[:, None] * jnp.sign(slope) * moves, low, 1.0)
-        reached = errors(tried)
-        higher = reached > heights
-        kept = jnp.where(higher[:, None], tried, points), jnp.where(higher, reached, heights)
-        return (*kept, step * jnp.where(higher, GROW, SHRINK)), None
+    def climb(points: Float[Array, "n M+I"]) -> tuple[Float[Array, " n"], Float[Array, "n M+I"]]:
+        heights, back = jax.vjp(errors, points)
+        return heights, back(jnp.ones_like(heights))[0]
 
-    start = points, errors(points), jnp.full(num_starts, FIRST_STEP)
-    (_, heights, _), _ = jax.lax.scan(ascend, start, length=num_steps)
+    def ascend(state: tuple[Array, ...], _: None) -> tuple[tuple[Array, ...], None]:
+        points, heights, slope, step = state
+        tried = jnp.clip(points + step[:, None] * jnp.sign(slope) * moves, low, 1.0)
+        reached, steeper = climb(tried)
+        higher = reached > heights
+        points, slope = (jnp.where(higher[:, None], *pair) for pair in ((tried, points), (steeper, slope)))
+        return (points, jnp.where(higher, reached, heights), slope, step * jnp.where(higher, GROW, SHRINK)), None
+
+    start = points, *climb(points), jnp.full(num_starts, FIRST_STEP)
+    (_, heights, *_), _ = jax.lax.scan(ascend, start, length=num_steps)
     return heights.max()

@@ -33,35 +33,21 @@ import math
 from collections.abc import Callable
 from typing import Literal
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
-from recombine import khot
+from recombine import khot, squares
 from recombine.core import require
 from recombine.families.hyperteacher import Hyperteacher, Teacher
-from recombine.models.mlp import Perceptron
-from recombine.random import new_key
+from recombine.perceptron import Perceptron
 
 Construction = Literal["shallow", "deep", "exact", "memorise"]
 
 
 def network(family: Hyperteacher, world: Teacher, pieces: int, whole: bool = False) -> Perceptron:
     """The shallow network, with so many pieces for each square; `whole` for all z in [0, 1]^M."""
-    require(pieces >= 1, f"a square has at least 1 piece, got {pieces}")
-    squares, mix, biases, low = _terms(family, world, whole)
-    # Knots on the right of 0; those on the left are their mirror images. A slope grows by 4/n, at 0 by 2/n a side.
-    knots = np.arange(pieces % 2, pieces - 1, 2) / pieces
-    bends = np.where(knots == 0, 2, 4) / pieces
-    sides, num = jnp.concatenate([squares, -squares]), 2 * len(squares)
-    into = jnp.repeat(jnp.concatenate([mix, mix], axis=1), len(knots), axis=1) * np.tile(bends, num)
-    return _perceptron(
-        (jnp.concatenate([jnp.repeat(sides, len(knots), axis=0), biases]), _join(-np.tile(knots, num), low)),
-        (jnp.concatenate([into, jnp.eye(family.d_hidden)], axis=1), -low),
-        (world.readout.T, jnp.zeros(family.num_outputs)),
-    )
+    return squares.network(world, family.num_hot, _active(family, whole), pieces)
 
 
 def folded(family: Hyperteacher, world: Teacher, levels: int, whole: bool = False) -> Perceptron:
@@ -72,23 +58,27 @@ def folded(family: Hyperteacher, world: Teacher, levels: int, whole: bool = Fals
     which carries the sum so far; that is at least -room, so the ReLU lets it pass.
     """
     require(levels >= 1, f"the deep network has at least 1 level, got {levels}")
-    squares, mix, biases, low = _terms(family, world, whole)
+    rows, mix, biases, low = squares.terms(world, family.num_hot, _active(family, whole))
     room = low + jnp.abs(mix).sum(axis=1) / 2
-    num, hidden = len(squares), family.d_hidden
+    num, hidden = len(rows), family.d_hidden
     tent = jnp.concatenate([2 * jnp.eye(num), -4 * jnp.eye(num), jnp.zeros((num, hidden))], axis=1)
     kept = jnp.eye(hidden, 2 * num + hidden, 2 * num)
-    layers = [(jnp.concatenate([squares / 2, squares / 2, biases]), _join(np.repeat([0.5, 0.0], num), room))]
+    layers = [(jnp.concatenate([rows / 2, rows / 2, biases]), squares.join(np.repeat([0.5, 0.0], num), room))]
     for level in range(1, levels):
         carried = kept - 4.0 ** (1 - level) * mix @ tent
-        layers.append((jnp.concatenate([tent, tent, carried]), _join(np.repeat([0.0, -0.5], num), jnp.zeros(hidden))))
+        layers.append(
+            (jnp.concatenate([tent, tent, carried]), squares.join(np.repeat([0.0, -0.5], num), jnp.zeros(hidden)))
+        )
     last = kept - 4.0 ** (1 - levels) * mix @ tent
-    return _perceptron(*layers, (last, -room), (world.readout.T, jnp.zeros(family.num_outputs)))
+    return squares.stacked(*layers, (last, -room), (world.readout.T, jnp.zeros(family.num_outputs)))
 
 
 def slack(family: Hyperteacher, world: Teacher, whole: bool = False) -> float:
     """What the proof lets an output be off by with one piece; n pieces divide it by n^2."""
-    _, mix, _, _ = _terms(family, world, whole)
-    return float((jnp.abs(mix).sum(axis=1) / 2 @ jnp.abs(world.readout)).max())
+    # In numpy: a handful of numbers on the host, for which jax would compile a dozen little programs.
+    theta, omega = np.asarray(world.modules[0], float), np.abs(np.asarray(world.readout, float))
+    most = [np.sort(np.maximum(sign * theta, 0), axis=0)[-_active(family, whole) :].sum(axis=0) for sign in (1, -1)]
+    return float((np.maximum(*most).sum(axis=0) / math.sqrt(family.num_hot) @ omega).max())
 
 
 def pieces(family: Hyperteacher, world: Teacher, eps: float, whole: bool = False) -> int:
@@ -129,10 +119,10 @@ def plan(
 
 def exact(family: Hyperteacher, world: Teacher) -> Perceptron:
     """The teacher itself on all tasks whose weights are 0 or 1, for any number of active modules."""
-    weights, biases = _effective(family, world)
+    weights, biases = squares.effective(world, family.num_hot)
     # What remains after the ReLUs of z_m x_i is linear in z: the biases, and -z_m for each product.
     rest = biases - weights.sum(axis=0)
-    low = _reach(-rest, family.num_modules)
+    low = squares.reach(-rest, family.num_modules)
     pairs = jnp.concatenate(
         [
             jnp.repeat(2 * jnp.eye(family.num_modules), family.d_input, axis=0),
@@ -141,8 +131,8 @@ def exact(family: Hyperteacher, world: Teacher) -> Perceptron:
         axis=1,
     )
     into = weights.transpose(1, 2, 0).reshape(family.d_hidden, -1)
-    return _perceptron(
-        (jnp.concatenate([pairs, _on_code(family, rest)]), _join(-jnp.ones(len(pairs)), low)),
+    return squares.stacked(
+        (jnp.concatenate([pairs, squares.on_code(rest, family.d_input)]), squares.join(-jnp.ones(len(pairs)), low)),
         (jnp.concatenate([into, jnp.eye(family.d_hidden)], axis=1), -low),
         (world.readout.T, jnp.zeros(family.num_outputs)),
     )
@@ -155,7 +145,7 @@ def memorise(family: Hyperteacher, world: Teacher, tasks: np.ndarray) -> Percept
     switches the copy off for every other task.
     """
     require(bool(np.isin(tasks, (0, 1)).all()), "only tasks whose weights are 0 or 1 can be memorised")
-    weights, biases = _effective(family, world)
+    weights, biases = squares.effective(world, family.num_hot)
     own = jnp.einsum("nm,ihm->nhi", tasks, weights)
     bias = jnp.einsum("nm,hm->nh", tasks, biases)
     most = jax.nn.relu(jnp.abs(own).sum(axis=2) + bias)
@@ -163,7 +153,7 @@ def memorise(family: Hyperteacher, world: Teacher, tasks: np.ndarray) -> Percept
     first = jnp.concatenate([away, own], axis=2).reshape(-1, family.num_modules + family.d_input)
     readout = jnp.tile(world.readout.T, (1, len(tasks)))
     off = bias - most * tasks.sum(axis=1, keepdims=True)
-    return _perceptron((first, off.reshape(-1)), (readout, jnp.zeros(family.num_outputs)))
+    return squares.stacked((first, off.reshape(-1)), (readout, jnp.zeros(family.num_outputs)))
 
 
 def neurons(net: Perceptron) -> int:
@@ -202,46 +192,6 @@ def crossing(family: Hyperteacher, world: Teacher) -> float:
     return slack(family, world) / n**2
 
 
-def _terms(family: Hyperteacher, world: Teacher, whole: bool) -> tuple[Array, Array, Array, Array]:
-    """What both constructions stand on: the t of every square, as rows on (z, x); how the squares are mixed into the
-    teacher's hidden units; the biases, as rows too; and how far these can go below 0."""
-    weights, biases = _effective(family, world)
-    num = family.num_modules if whole else family.num_hot
-    reach = jnp.maximum(_reach(weights, num), _reach(-weights, num))
-    of_z = weights / jnp.where(reach > 0, reach, 1.0)[:, :, None]
-    of_x = jnp.broadcast_to(jnp.eye(family.d_input)[:, None, :], (*reach.shape, family.d_input))
-    pair = [jnp.concatenate([of_z, sign * of_x], axis=2) / 2 for sign in (1, -1)]
-    of_hidden = (reach[:, :, None] * jnp.eye(family.d_hidden)).reshape(-1, family.d_hidden).T
-    squares = jnp.stack(pair).reshape(-1, family.num_modules + family.d_input)
-    mix = jnp.concatenate([of_hidden, -of_hidden], axis=1)
-    return squares, mix, _on_code(family, biases), _reach(-biases, num)
-
-
-def _effective(family: Hyperteacher, world: Teacher) -> tuple[Float[Array, "I H M"], Float[Array, "H M"]]:
-    """The modules' weights and biases as the teacher adds them up, the sum over modules last."""
-    told = f"the construction is for a hyperteacher of one hidden layer, got {family.num_layers}: set num_layers=1"
-    require(family.num_layers == 1, told)
-    share = math.sqrt(family.num_hot)
-    return world.modules[0].transpose(1, 2, 0) / share, world.biases[0].T / share
-
-
-def _reach(values: Float[Array, "... M"], num: int) -> Float[Array, "..."]:
-    """The most that a sum of z_m values_m can be with at most so many z_m in [0, 1] that are not 0."""
-    return jax.lax.top_k(jax.nn.relu(values), num)[0].sum(axis=-1)
-
-
-def _on_code(family: Hyperteacher, rows: Float[Array, "n M"]) -> Float[Array, "n M+I"]:
-    return jnp.concatenate([rows, jnp.zeros((len(rows), family.d_input))], axis=1)
-
-
-def _join(*parts: Array | np.ndarray) -> Array:
-    return jnp.concatenate([jnp.asarray(part) for part in parts])
-
-
-def _perceptron(*layers: tuple[Array, Array]) -> Perceptron:
-    """An ordinary network of these weights and biases."""
-    made = []
-    for weight, bias in layers:
-        blank = eqx.filter_eval_shape(eqx.nn.Linear, weight.shape[1], weight.shape[0], key=new_key(0))
-        made.append(eqx.tree_at(lambda layer: (layer.weight, layer.bias), blank, (weight, bias)))
-    return Perceptron(tuple(made), None)
+def _active(family: Hyperteacher, whole: bool) -> int:
+    """How many weights of z may be above 0."""
+    return family.num_modules if whole else family.num_hot

@@ -12,6 +12,7 @@ from recombine.models.mlp import MLP
 from recombine.random import new_key
 from recombine.theory import theorem_31
 
+TWO = Hyperteacher(num_layers=2)
 FAMILY = Hyperteacher(num_modules=5, num_hot=2, d_input=3, d_hidden=2, num_outputs=4)
 
 
@@ -182,8 +183,8 @@ def test_it_is_an_ordinary_student(construction):
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: theorem_31.network(Hyperteacher(num_layers=2), signed(0), 3), "set num_layers=1"),
-        (lambda: theorem_31.exact(Hyperteacher(num_layers=2), signed(0)), "set num_layers=1"),
+        (lambda: theorem_31.network(TWO, TWO.init(new_key(0)), 3), "num_layers=1"),
+        (lambda: theorem_31.exact(TWO, TWO.init(new_key(0))), "num_layers=1"),
         (lambda: theorem_31.shallow(FAMILY, signed(0), 0.0), "eps must be above 0"),
         (lambda: theorem_31.deep(FAMILY, signed(0), -1.0), "eps must be above 0"),
         (lambda: theorem_31.network(FAMILY, signed(0), 0), "at least 1 piece"),
