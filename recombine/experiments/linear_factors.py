@@ -253,7 +253,7 @@ def _drivers(last) -> list[ledger.Claim]:
         _claim(
             last,
             volume,
-            lambda low, high: high < LITTLE,
+            lambda low, high: high < min(LITTLE, diversity(last)),
             name="volume",
             statement=f"{TIMES} times the samples of the same combinations add little (largest gain in R2)",
             source=SOURCE,

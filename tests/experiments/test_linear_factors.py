@@ -99,6 +99,15 @@ def test_what_more_samples_add(more, verdict):
     assert volume.verdict == verdict
 
 
+def test_samples_must_add_less_than_combinations():
+    rows = rows_of(falls, falls, more=0.01)
+    rows["test/r2"] = rows["test/r2"].where(rows["num_points"] > rows["num_points"].min(), 0.5)
+    rows.loc[rows["num_points"] > rows["num_points"].min(), "test/r2"] = 0.51
+    found = claims_of(rows)
+    assert found["volume"].measured == pytest.approx(0.01)
+    assert found["volume"].verdict == found["diversity"].verdict == "not reproduced", "combinations add nothing"
+
+
 def test_half_a_sweep_is_judged_as_far_as_it_goes():
     rows = rows_of(falls, falls, twin=falls)
     assert claims_of(rows)["untrained twin"].verdict == "not reproduced"

@@ -92,6 +92,14 @@ def test_the_adversary_attains_the_sharp_bound_where_tasks_are_equally_far_apart
     assert theorem.bound(0.16) == pytest.approx(theorem.sharp_bound(0.16, 0.8))
 
 
+def test_an_odd_number_of_inputs_is_more_than_halved():
+    """Two of three inputs lose a task, one would not: what is spent buys something."""
+    functions = levels(4, 10, 3)
+    for budget, lost in ((0.025, 0), (0.05, 1), (0.1, 2)):
+        (point,) = points(theorem.adversary(functions, 4.0, budget), functions, np.array([4.0]))
+        assert (point["delta"], point["recovery/theorem"]) == (pytest.approx(0.05 * lost), 1 - lost / 4)
+
+
 def test_halfway_between_two_tasks_is_free():
     """Where two tasks are between tau and 2 tau apart, the adversary answers so that both are right."""
     functions = np.zeros((2, 10, 1))
