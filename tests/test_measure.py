@@ -93,7 +93,7 @@ def test_a_failure_keeps_what_is_computed_and_the_same_command_goes_on(told, min
     (mine / "broken").touch()
     error = told("run", "mine.py", "--scale", "tiny", "--out", "out", fails=True)
     assert "two is broken" in error
-    assert "what is finished is kept" in error
+    assert "computing failed, what is finished is kept" in error
     assert len(Table("out").finished()) == 4
     kept = json.loads(told("run", "mine.py", "--scale", "tiny", "--out", "out", "--finished", "--json"))
     assert kept["runs"] == 4

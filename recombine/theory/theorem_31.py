@@ -117,6 +117,20 @@ def plan(
     return functools.partial(memorise, family, tasks=khot.listed(family.num_modules, family.num_hot))
 
 
+def widths(
+    construction: Construction, family: Hyperteacher, world: Teacher, eps: float = 0.0, whole: bool = False
+) -> tuple[int, ...]:
+    """The hidden layers of the network that `plan` would make, counted and not built."""
+    d_input, hidden = family.d_input, family.d_hidden
+    if construction == "shallow":
+        return squares.widths(d_input, hidden, pieces(family, world, eps, whole))
+    if construction == "deep":
+        return (4 * d_input * hidden + hidden,) * levels(family, world, eps, whole) + (hidden,)
+    if construction == "exact":
+        return d_input * family.num_modules + hidden, hidden
+    return (hidden * family.num_tasks,)
+
+
 def exact(family: Hyperteacher, world: Teacher) -> Perceptron:
     """The teacher itself on all tasks whose weights are 0 or 1, for any number of active modules."""
     weights, biases = squares.effective(world, family.num_hot)

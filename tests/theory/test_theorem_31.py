@@ -177,6 +177,10 @@ def test_it_is_an_ordinary_student(construction):
         shapes = [[(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(one)] for one in (net, student)]
         assert shapes[0] == shapes[1]
         assert theorem_31.neurons(net) == sum(widths)
+        assert theorem_31.widths(construction, FAMILY, world, 0.1) == widths, "counted as it is built"
+        whole = jax.eval_shape(theorem_31.plan(construction, FAMILY, world, 0.1, True), world)
+        widths = tuple(layer.weight.shape[0] for layer in whole.layers[:-1])
+        assert theorem_31.widths(construction, FAMILY, world, 0.1, True) == widths, "for the whole cube, too"
         assert theorem_31.parameters(net) == sum(math.prod(shape) for shape, _ in shapes[0])
 
 

@@ -100,6 +100,15 @@ def test_an_odd_number_of_inputs_is_more_than_halved():
         assert (point["delta"], point["recovery/theorem"]) == (pytest.approx(0.05 * lost), 1 - lost / 4)
 
 
+def test_the_cheapest_tasks_go_first():
+    """Two pairs of tasks, 8 and 4 of 10 inputs apart: 4 wrong pairs lose both tasks of the nearer pair."""
+    functions = np.zeros((4, 10, 1))
+    functions[0, :8], functions[2:] = 10.0, 50.0
+    functions[2, :4] = 60.0
+    (point,) = points(theorem.adversary(functions, 4.0, 4 / 40), functions, np.array([4.0]))
+    assert (point["delta"], point["recovery/theorem"]) == (pytest.approx(0.1), 0.5)
+
+
 def test_halfway_between_two_tasks_is_free():
     """Where two tasks are between tau and 2 tau apart, the adversary answers so that both are right."""
     functions = np.zeros((2, 10, 1))
@@ -156,4 +165,10 @@ def test_tau_comes_from_the_tasks_alone():
         for other in known.functions[:i]
     ]
     np.testing.assert_allclose(known.taus, np.array([0.25, 0.45]) * min(apart))
+    near = [
+        [(np.sqrt(((one - other) ** 2).mean(axis=-1)) > 2 * tau).mean() for tau in known.taus]
+        for i, one in enumerate(known.functions)
+        for other in known.functions[:i]
+    ]
+    np.testing.assert_allclose(known.apart, np.min(near, axis=0), err_msg="the check is about the closest two")
     assert (np.diff(known.apart) <= 0).all(), "a larger tau leaves fewer inputs on which tasks differ"
