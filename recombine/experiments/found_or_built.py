@@ -55,7 +55,7 @@ FACTORS, DECODED = "Factorization/pre1/test/r2", "LinearDecodability/hidden0/tes
 STATES = {True: "", False: ", untrained"}
 BEFORE = BUILT + STATES[False]
 MODEL = "model.noise", "model.pieces", "model.widths"
-SUM = "Is the second layer a sum of parts? (before its ReLU)", "R² of the sum of parts (above 1 by chance)"
+SUM = "Is the second layer, before its ReLU, a sum of parts? (Above 1 by chance)", "R² of the sum of parts"
 DISTANCE = "How far training ends from the construction", "distance, relative to its size"
 
 
@@ -161,13 +161,16 @@ def figures(rows) -> dict:
         "loss": (plain, "seen/loss", "Loss on seen combinations", "mean squared error"),
         "decodability": (plain, DECODED, "How linearly the first layer tells the task", "decodability (R²)"),
     }
-    return {
+    found = {
         name: figure.lines(
             frame, "width", column, "start", title=title, x_title="width of the first layer", y_title=told, log_x=True
         )
         for name, (frame, column, title, told) in drawn.items()
         if column in frame
     }
+    if "loss" in found:
+        found["loss"].update_yaxes(type="log", dtick=1)
+    return found
 
 
 STATEMENTS = {

@@ -142,6 +142,21 @@ def test_the_bound_holds_for_every_world_and_the_constants_are_not_far_off():
     assert c2 == 0
 
 
+def test_the_worst_world_of_all_just_keeps_the_bound():
+    family = Hyperteacher(num_modules=5, num_hot=3, d_input=4, d_hidden=9, num_outputs=2)
+    theta, omega = (2 / 0.87962566 * math.sqrt(math.sqrt(3) / fan_in) for fan_in in (4, 9))
+    world = Teacher((jnp.full((5, 4, 9), theta),), (jnp.zeros((5, 9)),), jnp.full((9, 2), omega))
+    share = sum(theorem_31.widths("shallow", family, world, 1e-6)) / (theorem_31.constants(family)[0] * 1e3)
+    assert 0.75 < share <= 1  # the rest is what eps = 1 needs
+
+
+@pytest.mark.parametrize("make", [theorem_31.shallow, theorem_31.deep])
+def test_biases_far_below_zero_pass(make):
+    world = signed(8)
+    world = world._replace(biases=(world.biases[0] - 30.0,), modules=(20 * world.modules[0],))
+    assert largest_error(make(FAMILY, world, 0.1), world) <= 0.1
+
+
 def test_theta_and_omega_reach_no_further_than_the_constants_say():
     family = Hyperteacher(num_modules=2000, num_hot=1, d_input=4, d_hidden=9, max_tasks=1)
     world = family.init(new_key(0))
