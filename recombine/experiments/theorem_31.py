@@ -207,7 +207,7 @@ def _found(last) -> Any:
     built = built.assign(network=built["network"] + np.where(built["kind"] == "thin", ", too thin", ""))
     names = sorted(built["network"].unique())  # side by side, or points of one eps would hide each other
     place = [SPREAD ** (names.index(name) - (len(names) - 1) / 2) for name in built["network"]]
-    title = f"The largest error found, over eps: below 1, unless a network is made for {THIN} eps"
+    title = "The largest error found, over eps: below 1, unless too thin"
     told: Any = {"title": title, "x_title": "eps, the error that the proof allows", "y_title": "largest error / eps"}
     drawn = figure.scatter(built.assign(place=built["eps"] * place), "place", "excess", by="network", **told)
     return drawn.add_hline(1, line={"color": figure.INK, "dash": "dash"})
