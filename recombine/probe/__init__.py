@@ -14,16 +14,27 @@ print(probe.scores_)  # layer x factor x split, with intervals and a shuffled co
 print(probe.rank({name: values[new] for name, values in factors.items()}, activations[new]))
 """
 
+import importlib
 from typing import Any
 
 from recombine.core import InputError
 
+# Where each name stands, and the extra that it needs. Nothing is imported before it is asked for: torch takes seconds.
+NAMES = {
+    "Decodability": ("decodability", "probe"),
+    "Diffusion": ("diffusion", "torch"),
+    "Pretrained": ("pretrained", "torch"),
+    "Prompts": ("prompts", "probe"),
+    "Recorder": ("recorder", "torch"),
+    "judge": ("prompts", "probe"),
+}
+
 
 def __getattr__(name: str) -> Any:
-    if name != "Decodability":
+    if name not in NAMES:
         raise AttributeError(f"module 'recombine.probe' has no attribute {name!r}")
+    module, extra = NAMES[name]
     try:
-        from recombine.probe.decodability import Decodability
+        return getattr(importlib.import_module(f"recombine.probe.{module}"), name)
     except ModuleNotFoundError as error:
-        raise InputError(f"{error.name} is not installed: pip install 'recombine[probe]'") from error
-    return Decodability
+        raise InputError(f"{error.name} is not installed: pip install 'recombine[{extra}]'") from error

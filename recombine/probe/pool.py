@@ -1,0 +1,82 @@
+"""What a layer put out, as one row of numbers per sample: the tensor in it, pooled over tokens or over space.
+
+Two axes are samples x features. With three, features come last (samples x tokens x features); with more, they come
+second, as convolutions have them (samples x channels x height x width). `channels="first"` or `"last"` says otherwise.
+Sums are taken in float32, whatever the layer computes in. Padding is left out where there is an attention mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from recombine.core import InputError, require
+
+Pool = Literal["mean", "last", "flat"] | Callable[[Tensor], Tensor]
+Channels = Literal["first", "last"] | None
+FIRST_LOOKED_FOR = ("last_hidden_state", "sample", "hidden_states", "logits")  # in outputs with names
+
+
+def pick(output: Any) -> Tensor | None:
+    """The tensor of an output: itself, the first one of a tuple, or the state of an output with names."""
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(output, Mapping):
+        named = [output[name] for name in FIRST_LOOKED_FOR if output.get(name) is not None]
+        output = [*named, *output.values()]
+    if isinstance(output, (tuple, list)):
+        return next((found for found in map(pick, output) if found is not None), None)
+    return None
+
+
+def pooled(name: str, tensor: Tensor, pool: Pool, channels: Channels = None, mask: Tensor | None = None) -> Tensor:
+    """One row of float32 per sample; `name` is the layer's, for messages."""
+    require(tensor.ndim > 0, f"layer {name!r} gave a single number: choose a layer with a row for each sample")
+    require(not tensor.is_complex(), f"layer {name!r} gave complex numbers: give pool a function that makes them real")
+    if callable(pool):
+        made: Any = pool(tensor)
+        fine = isinstance(made, Tensor) and made.ndim > 0
+        require(
+            fine, f"pool made {type(made).__name__} of layer {name!r}: it must give a tensor, a row for each sample"
+        )
+        return made.detach().float().flatten(1) if made.ndim > 1 else made.detach().float()[:, None]
+    tensor = tensor.detach()
+    if tensor.ndim < 3 or pool == "flat":
+        return tensor.float().flatten(1) if tensor.ndim > 1 else tensor.float()[:, None]
+    first = channels == "first" or (channels is None and tensor.ndim > 3)
+    if mask is not None and tensor.ndim == 3 and not first:
+        return _masked(name, tensor, pool, mask)
+    if pool == "last":
+        tokens = tensor.ndim == 3 and not first
+        require(tokens, f"layer {name!r} has {tensor.ndim} axes and no last token: use pool='mean'")
+        return tensor[:, -1].float()
+    axes = range(2, tensor.ndim) if first else range(1, tensor.ndim - 1)
+    return tensor.mean(dim=tuple(axes), dtype=torch.float32)
+
+
+def to_cpu(rows: dict[str, Tensor]) -> dict[str, np.ndarray]:
+    """All rows in one copy for each device that they are on."""
+    found: dict[str, np.ndarray] = {}
+    for device in {row.device for row in rows.values()}:
+        here = {name: row for name, row in rows.items() if row.device == device}
+        block = torch.cat(list(here.values()), dim=1).cpu().numpy()
+        ends = np.cumsum([row.shape[1] for row in here.values()])[:-1]
+        found |= dict(zip(here, np.split(block, ends, axis=1), strict=True))
+    return {name: found[name] for name in rows}
+
+
+def _masked(name: str, tensor: Tensor, pool: Pool, mask: Tensor) -> Tensor:
+    rows, tokens = tensor.shape[:2]
+    if mask.shape != (rows, tokens):
+        told = f"layer {name!r} has {rows} x {tokens} tokens and the attention mask {' x '.join(map(str, mask.shape))}"
+        raise InputError(f"{told}: give pool a function, which is handed the layer's output")
+    real = mask.to(tensor.device) != 0
+    if pool == "last":
+        place = torch.arange(tokens, device=tensor.device) * real
+        return tensor[torch.arange(rows, device=tensor.device), place.argmax(dim=1)].float()
+    kept = tensor.masked_fill(~real[:, :, None], 0)
+    return kept.sum(dim=1, dtype=torch.float32) / real.sum(dim=1, keepdim=True)

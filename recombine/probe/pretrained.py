@@ -1,0 +1,110 @@
+"""Activations of a text or vision model of transformers: `Pretrained("folder").record(texts)`.
+
+Texts are tokenised and padded on the right, where padding changes nothing that a real token sees: to the left it would
+shift the positions of models that count them from the start. Only real tokens are pooled; "last" is the last of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from recombine.core import InputError, require
+from recombine.probe.layers import blocks
+from recombine.probe.pool import Pool
+from recombine.probe.recorder import Recorder
+
+ENDLESS = 1_000_000  # tokens: what tokenisers call their limit where they have none
+
+
+class Pretrained:
+    """Records a model of transformers, given itself with its tokeniser or image processor, or by folder or hub name.
+
+    Layers are by default the blocks that it stacks. Of a model with an encoder and a decoder the encoder is read.
+    Further options are those of `Recorder`.
+    """
+
+    def __init__(self, model: Any, processor: Any = None, layers: Any = None, pool: Pool = "mean", **options: Any):
+        if isinstance(model, (str, Path)):
+            model, found = _load(model)
+            processor = processor or found
+        require(callable(processor), "the model came without its tokeniser or image processor: give it, processor=…")
+        both = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+        self.model: Any = model.get_encoder() if both else model
+        self.processor = processor
+        self.recorder = Recorder(self.model, layers or blocks(self.model), pool, **options)
+
+    def record(self, samples: Sequence[Any], batch_size: int = 32) -> dict[str, np.ndarray]:
+        """The activations of all texts (or images) by layer: samples x features."""
+        told = f"samples must be a list of texts or images, got {type(samples).__name__}"
+        require(not isinstance(samples, (str, bytes)), f"{told}: put it into a list")
+        samples = list(samples)
+        require(bool(samples), "there is no sample to record: give at least one text or image")
+        require(batch_size > 0, f"batch_size must be at least 1, got {batch_size}")
+        batch = self._texts if isinstance(samples[0], str) else self._images
+        return self.recorder.record(_Batches(samples, batch_size, batch))
+
+    def _images(self, images: list[Any], start: int) -> Any:
+        return dict(self.processor(images=images, return_tensors="pt"))
+
+    def _texts(self, texts: list[str], start: int) -> Any:
+        tokens = dict(self.processor(texts))
+        lengths = [len(ids) for ids in tokens["input_ids"]]
+        empty = lengths.index(0) if 0 in lengths else None
+        require(empty is None, f"text {start + (empty or 0)} has no token: leave it out")
+        most = self._most()
+        long = int(np.argmax(lengths))
+        told = f"text {start + long} has {lengths[long]} tokens and the model takes {most}"
+        require(lengths[long] <= most, f"{told}: shorten it")
+        fill = {"input_ids": getattr(self.processor, "pad_token_id", None) or 0}
+        batch = {}
+        for name, rows in tokens.items():
+            padded = np.full((len(rows), max(lengths)), fill.get(name, 0))
+            for place, row in enumerate(rows):
+                padded[place, : len(row)] = row
+            batch[name] = torch.as_tensor(padded)
+        mask = np.arange(max(lengths)) < np.array(lengths)[:, None]
+        return batch | {"attention_mask": torch.as_tensor(mask.astype(np.int64))}
+
+    def _most(self) -> int:
+        limit = getattr(self.processor, "model_max_length", ENDLESS)
+        known = getattr(self.model.config, "max_position_embeddings", None) or ENDLESS
+        return int(limit) if limit < ENDLESS else int(known)
+
+
+class _Batches:
+    """Samples that are made into batches when they are needed; their number is known before."""
+
+    def __init__(self, samples: list[Any], batch_size: int, make: Any):
+        self.samples, self.batch_size, self.make = samples, batch_size, make
+
+    def __len__(self) -> int:
+        return -(-len(self.samples) // self.batch_size)
+
+    def __iter__(self) -> Iterator[Any]:
+        for start in range(0, len(self.samples), self.batch_size):
+            yield self.make(self.samples[start : start + self.batch_size], start)
+
+
+def _load(name: str | Path) -> tuple[Any, Any]:
+    """A model with its weights, and what prepares its inputs."""
+    transformers: Any = importlib.import_module("transformers")
+    try:
+        model: Any = transformers.AutoModel.from_pretrained(str(name))
+    except (OSError, ValueError) as error:
+        told = f"no model can be loaded from {str(name)!r} ({str(error).splitlines()[0]})"
+        raise InputError(f"{told}: give a folder with a config.json, or a name on the hub") from error
+    processor = None
+    for kind in (transformers.AutoTokenizer, transformers.AutoImageProcessor):
+        try:
+            processor = processor or kind.from_pretrained(str(name))
+        except (OSError, ValueError):  # a model has one of them
+            continue
+    told = f"there is neither a tokeniser nor an image processor in {str(name)!r}"
+    require(processor is not None, f"{told}: give it, processor=…")
+    return model.to("cuda") if torch.cuda.is_available() else model, processor

@@ -1,0 +1,194 @@
+"""Activations of any PyTorch network, by plain forward hooks: `Recorder(model, layers="blocks.*").record(batches)`.
+
+A layer's output is pooled on its device, all layers of a batch are copied to the CPU at once, and rows beyond a limit
+go to disk, so that memory does not grow with the number of samples. Hooks are removed whatever happens. What comes out,
+a dict of samples x features by layer, is what `Decodability().fit` takes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from recombine.core import InputError, require
+from recombine.probe import batch as batching
+from recombine.probe.layers import choose
+from recombine.probe.meter import Meter
+from recombine.probe.pool import Channels, Pool, pick, pooled, to_cpu
+from recombine.probe.store import Store
+
+MAX_MEMORY = 2 << 30  # bytes of activations that are kept in memory
+
+
+class Recorder:
+    """Records layers of a network while it runs, on batches of its own or, as a context, on those of your own loop.
+
+    `layers` are names or patterns. `pool` is "mean" or "last" (over tokens or space; padding is left out where the
+    model is called with an attention_mask), "flat", or a function of the layer's tensor. `forward(model, batch)` says
+    how the model is called where `model(batch)`, `model(*batch)` or `model(**batch)` would not do. `pick` takes the
+    tensor out of a layer's output. A layer that runs more than once in a forward pass is refused unless `repeated` says
+    which of its outputs counts. Rows beyond `max_memory` bytes go to files, in `folder` if they are to stay.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: Any = "*",
+        pool: Pool = "mean",
+        forward: Callable[[Any, Any], Any] | None = None,
+        *,
+        channels: Channels = None,
+        pick: Callable[[Any], Any] = pick,
+        repeated: Literal["first", "last", "mean"] | None = None,
+        max_memory: int = MAX_MEMORY,
+        folder: str | Path | None = None,
+        progress: bool = True,
+    ):
+        told = f"model must be a torch.nn.Module, got {type(model).__name__}"
+        require(isinstance(model, nn.Module), f"{told}: for activations of other models use Decodability at once")
+        fine = callable(pool) or pool in ("mean", "last", "flat")
+        require(fine, f"pool must be 'mean', 'last', 'flat' or a function, got {pool!r}")
+        fine = repeated in (None, "first", "last", "mean")
+        require(fine, f"repeated must be 'first', 'last' or 'mean', got {repeated!r}")
+        require(channels in (None, "first", "last"), f"channels must be 'first' or 'last', got {channels!r}")
+        self.model: Any = getattr(model, "_orig_mod", model)  # a compiled network's own hooks may never be called
+        self.modules = choose(self.model, layers)
+        self.pool: Pool = pool
+        self.channels: Channels = channels
+        self.forward, self.pick, self.repeated = forward, pick, repeated
+        self.max_memory, self.folder, self.progress = max_memory, None if folder is None else Path(folder), progress
+        self.store = Store(max_memory, self.folder)
+        self._handles: list[Any] = []
+        self._caught: dict[str, list[Tensor]] | None = None  # of the forward pass that is under way
+        self._mask: Tensor | None = None
+        self._size: int | None = None  # samples of the batch, where that can be told
+        self._own_loop = True
+        self._devices: set[str] = set()
+
+    @property
+    def activations(self) -> dict[str, np.ndarray]:
+        """All batches that were recorded since the last start, by layer: samples x features."""
+        return self.store.arrays()
+
+    def record(self, batches: Any, batch_size: int = 32) -> dict[str, np.ndarray]:
+        """Run the network on all batches, without gradients and in evaluation mode: activations by layer.
+
+        Batches are a DataLoader, a list or a generator; one tensor (or dict of tensors) of all samples is cut into
+        batches of `batch_size`.
+        """
+        pieces, total = batching.pieces(batches, batch_size)
+        with self, self._alone(), torch.no_grad(), Meter("recording, batches", total, self.progress) as meter:
+            for piece in pieces:
+                self._run(piece)
+                meter.advance()
+        if not self.store.num_rows:
+            told = "there was no batch to record"
+            remedy = "a generator can be read only once, make it anew or give a list"
+            raise InputError(f"{told}: {remedy}" if total is None else f"{told}: give at least one")
+        return self.activations
+
+    def __enter__(self) -> Recorder:
+        require(not self._handles, "this recorder is recording already: use one of its own for each loop")
+        self.store = Store(self.max_memory, self.folder)
+        self._own_loop = True
+        try:
+            self._handles.append(self.model.register_forward_pre_hook(self._before, with_kwargs=True))
+            self._handles += [module.register_forward_hook(self._hook(name)) for name, module in self.modules.items()]
+            self._handles.append(self.model.register_forward_hook(self._after))
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self._remove()
+        reason = None if error is None else batching.explain(error, self.model, self._size, self._devices)
+        if reason is not None:
+            raise InputError(reason) from error
+
+    def _remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self._caught, self._mask = [], None, None
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Evaluation mode while we run the network; every module gets its own mode back."""
+        modes = {module: module.training for module in self.model.modules()}
+        self._own_loop = False
+        try:
+            self.model.eval()
+            yield
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
+
+    def _run(self, piece: Any) -> None:
+        piece = batching.move(piece, self.model, cast=self.forward is None)
+        self._caught, self._mask, self._size = {}, None, batching.size(piece)
+        if self.forward is not None:
+            self._size = None  # only the user's own call knows what it does with a batch
+            self.forward(self.model, piece)
+        else:
+            batching.call(self.model, piece)
+        self._finish()
+
+    def _before(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        given = batching.named(model, args, kwargs)
+        mask = given.get("attention_mask")
+        self._devices = batching.devices([*args, *kwargs.values()])
+        if self._own_loop:
+            self._caught, self._size = {}, batching.size([*args, *kwargs.values()])
+        if isinstance(mask, Tensor) and mask.ndim == 2:
+            empty = torch.nonzero(mask.sum(dim=1) == 0).flatten()
+            told = "has no token that is not padding"
+            require(len(empty) == 0, f"sample {int(empty[0]) if len(empty) else 0} of a batch {told}: leave it out")
+            self._mask = mask
+        else:
+            self._mask = None
+
+    def _hook(self, name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            told = f"layer {name!r} ran outside a forward pass of the model"
+            require(self._caught is not None, f"{told}: call the model itself, or use record with forward=")
+            tensor = self.pick(output)
+            if not isinstance(tensor, Tensor):
+                told = f"layer {name!r} returned no tensor but {type(output).__name__}"
+                raise InputError(f"{told}: choose a layer within it, or say with pick= what to take")
+            with torch.no_grad():
+                row = pooled(name, tensor, self.pool, self.channels, self._mask)
+            self._caught.setdefault(name, []).append(row)  # pyright: ignore[reportOptionalMemberAccess]
+
+        return hook
+
+    def _after(self, model: nn.Module, args: Any, output: Any) -> None:
+        if self._own_loop:
+            self._finish()
+
+    def _finish(self) -> None:
+        """A batch is done: one row per sample and layer, copied to the CPU at once."""
+        caught, self._caught = self._caught or {}, None
+        rows = {name: self._one(name, caught.get(name, [])) for name in self.modules}
+        first = next(iter(rows))
+        num = len(rows[first]) if self._size is None else self._size
+        for name, found in rows.items():
+            told = f"layer {name!r} gave {len(found)} rows for a batch of {num} samples"
+            require(len(found) == num, f"{told}: its first axis is not the sample, so give pool a function")
+        self.store.add(to_cpu(rows))
+
+    def _one(self, name: str, found: list[Tensor]) -> Tensor:
+        if not found:
+            told = f"layer {name!r} did not run in a forward pass of the model"
+            raise InputError(f"{told}: choose another, or say with forward= how the model is called")
+        if len(found) > 1 and self.repeated is None:
+            told = f"layer {name!r} ran {len(found)} times in one forward pass"
+            raise InputError(f"{told}: say with repeated='first', 'last' or 'mean' which output counts")
+        if self.repeated == "mean" and len(found) > 1:
+            return torch.stack(found).mean(dim=0)
+        return found[0] if self.repeated == "first" else found[-1]

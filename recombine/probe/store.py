@@ -1,0 +1,98 @@
+"""Rows of activations as they come in: in memory up to a limit, beyond it in plain .npy files that are mapped."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recombine.core import InputError
+
+
+class Store:
+    """Rows of every layer, a batch at a time. Without a folder, files are gone with the arrays that map them."""
+
+    def __init__(self, max_memory: int, folder: Path | None = None):
+        self.max_memory, self.folder = max_memory, folder
+        self.parts: dict[str, list[np.ndarray]] = {}  # what is in memory
+        self.widths: dict[str, int] = {}
+        self.files: dict[str, Path] = {}
+        self.keeper: _Temporary | None = None
+        self.in_memory = self.num_rows = 0
+
+    def add(self, rows: dict[str, np.ndarray]) -> None:
+        """Keep one batch of all layers."""
+        for name, part in rows.items():
+            width = self.widths.setdefault(name, part.shape[1])
+            if part.shape[1] != width:
+                told = f"layer {name!r} has {width} features in one batch and {part.shape[1]} in another"
+                raise InputError(f"{told}: pool over what differs in length, pool='mean' say")
+        for name, part in rows.items():
+            self.parts.setdefault(name, []).append(part)
+            self.in_memory += part.nbytes
+        self.num_rows += len(next(iter(rows.values())))
+        if self.in_memory > self.max_memory:
+            self._spill()
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Everything so far, by layer: samples x features."""
+        if not self.files:
+            for name, parts in self.parts.items():  # one layer at a time, so that few rows are there twice
+                self.parts[name] = [np.concatenate(parts)] if len(parts) > 1 else parts
+            return {name: parts[0] for name, parts in self.parts.items()}
+        self._spill()
+        with self._telling():
+            found: dict[str, Any] = {}
+            for name, path in self.files.items():
+                with path.open("r+b") as file:
+                    np.lib.format.write_array_header_1_0(file, _header(self.num_rows, self.widths[name]))
+                found[name] = np.load(path, mmap_mode="r", allow_pickle=False)
+                found[name].keeper = self.keeper
+        return found
+
+    def _spill(self) -> None:
+        """Put at the end of the files what is in memory."""
+        with self._telling():
+            if not self.files:
+                folder = self.folder
+                if folder is None:
+                    self.keeper = _Temporary()
+                    folder = self.keeper.path
+                folder.mkdir(parents=True, exist_ok=True)
+                for number, name in enumerate(self.parts):
+                    self.files[name] = folder / f"{number:03d}-{re.sub(r'[^0-9A-Za-z.@_=-]', '_', name)}.npy"
+                    with self.files[name].open("wb") as file:
+                        np.lib.format.write_array_header_1_0(file, _header(0, self.widths[name]))
+            for name, parts in self.parts.items():
+                with self.files[name].open("ab") as file:
+                    for part in parts:
+                        file.write(np.ascontiguousarray(part).data)
+                parts.clear()
+        self.in_memory = 0
+
+    @contextlib.contextmanager
+    def _telling(self):
+        try:
+            yield
+        except OSError as error:
+            told = f"activations cannot be kept on disk ({error.strerror or error})"
+            raise InputError(f"{told}: name another folder, record fewer layers, or raise max_memory") from error
+
+
+def _header(num_rows: int, width: int) -> dict[str, object]:
+    # NumPy leaves room in the header for a growing first axis, so that it can be written again in place.
+    return {"descr": "<f4", "fortran_order": False, "shape": (num_rows, width)}
+
+
+class _Temporary:
+    """A folder that lives as long as someone holds on to it."""
+
+    def __init__(self):
+        self.path = Path(tempfile.mkdtemp(prefix="recombine-activations-"))
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)

@@ -1,0 +1,102 @@
+"""Models of transformers: what is recorded of a padded batch is what each sample gives alone."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="these tests need the extra torch")
+transformers = pytest.importorskip("transformers", reason="these tests need the extra torch")
+
+from recombine.core import InputError  # noqa: E402
+from recombine.probe import Pretrained, tiny  # noqa: E402
+
+TEXTS = ["a cat", "a dog and an owl", "x", "the fox and the hen in the wood"]
+SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tiny.clip_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def models(tokenizer):
+    torch.manual_seed(0)
+    size = {"vocab_size": len(tokenizer)}
+    bert = transformers.BertModel(transformers.BertConfig(**SMALL, **size, max_position_embeddings=64))
+    gpt2 = transformers.GPT2Model(transformers.GPT2Config(**size, n_embd=16, n_layer=2, n_head=2, n_positions=64))
+    llama = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL, **size, num_key_value_heads=2))
+    t5 = transformers.T5ForConditionalGeneration(
+        transformers.T5Config(**size, d_model=16, d_ff=32, d_kv=8, num_heads=2, num_layers=2)
+    )
+    return {"bert": bert.eval(), "gpt2": gpt2.eval(), "llama": llama.eval(), "t5": t5.eval()}
+
+
+@pytest.mark.parametrize("pool", ["mean", "last"])
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5"])
+def test_padding_changes_nothing(models, tokenizer, name, pool):
+    recorder = Pretrained(models[name], tokenizer, pool=pool)
+    together = recorder.record(TEXTS)
+    alone = [recorder.record([text]) for text in TEXTS]
+    assert len(together) == 2
+    for layer, found in together.items():
+        assert found.shape == (4, 16)
+        np.testing.assert_allclose(found, np.concatenate([one[layer] for one in alone]), atol=1e-5)
+    network = models[name].get_encoder() if name == "t5" else models[name]
+    network = network.model if name == "llama" else network
+    states = network(torch.tensor([tokenizer(TEXTS[1]).input_ids]), output_hidden_states=True).hidden_states
+    first = states[1][0].detach()  # after the first block
+    expected = first.mean(dim=0) if pool == "mean" else first[-1]
+    np.testing.assert_allclose(next(iter(together.values()))[1], expected, atol=1e-5)
+
+
+def test_a_tokenizer_that_pads_left_is_read_right(models, tokenizer):
+    other = tiny.clip_tokenizer()
+    other.padding_side = "left"
+    one = Pretrained(models["gpt2"], tokenizer, pool="last").record(TEXTS)
+    two = Pretrained(models["gpt2"], other, pool="last").record(TEXTS)
+    assert all((one[name] == two[name]).all() for name in one)
+
+
+def test_by_folder(models, tokenizer, tmp_path):
+    models["bert"].save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    given = Pretrained(models["bert"], tokenizer, layers="encoder.layer.1").record(TEXTS)
+    loaded = Pretrained(tmp_path, layers="encoder.layer.1").record(TEXTS)
+    np.testing.assert_allclose(loaded["encoder.layer.1"], given["encoder.layer.1"], atol=1e-6)
+
+
+def test_vision_models_take_images():
+    config = transformers.ViTConfig(**SMALL, image_size=32, patch_size=8)
+    model = transformers.ViTModel(config).eval()
+    images = [np.random.default_rng(seed).integers(0, 255, (40, 40, 3), dtype=np.uint8) for seed in range(5)]
+
+    def processor(images, return_tensors):
+        assert return_tensors == "pt"
+        return {"pixel_values": torch.tensor(np.stack(images)[:, :32, :32]).permute(0, 3, 1, 2) / 255}
+
+    found = Pretrained(model, processor, layers="**.layer.*").record(images, batch_size=2)
+    pixels = processor(images, "pt")["pixel_values"]
+    expected = model(pixels, output_hidden_states=True).hidden_states[1].mean(dim=1).detach()
+    assert [layer.shape for layer in found.values()] == [(5, 16)] * 2
+    np.testing.assert_allclose(next(iter(found.values())), expected, atol=1e-5)
+
+
+def test_wrong_inputs_are_told_in_one_line(models, tokenizer, tmp_path):
+    recorder = Pretrained(models["bert"], tokenizer)
+    with pytest.raises(InputError, match="samples must be a list of texts or images, got str: put it into a list"):
+        recorder.record("a cat")
+    with pytest.raises(InputError, match="there is no sample to record"):
+        recorder.record([])
+    with pytest.raises(InputError, match="text 1 has 102 tokens and the model takes 77: shorten it"):
+        recorder.record(["a cat", "a" * 100])
+    with pytest.raises(InputError, match="the model came without its tokeniser or image processor"):
+        Pretrained(models["bert"])
+    with pytest.raises(InputError, match=r"no model can be loaded from .*: give a folder with a config.json"):
+        Pretrained(tmp_path / "nothing")
+    with pytest.raises(InputError, match="no layer is called 'encoder.layers.0': did you mean encoder.layer.0"):
+        Pretrained(models["bert"], tokenizer, layers="encoder.layers.0")
+    models["bert"].save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="there is neither a tokeniser nor an image processor in"):
+        Pretrained(tmp_path)
+    with pytest.raises(InputError, match="this model has no list of blocks: name layers"):
+        Pretrained(torch.nn.Sequential(torch.nn.Linear(2, 2)), tokenizer)
