@@ -198,7 +198,7 @@ def _load(name: str | Path) -> Any:
     gpu = torch.cuda.is_available()
     try:
         found: Any = diffusers.DiffusionPipeline.from_pretrained(
-            str(name), torch_dtype=torch.float16 if gpu else torch.float32
+            str(name), dtype=torch.float16 if gpu else torch.float32
         )
     except (OSError, ValueError) as error:
         told = f"no pipeline can be loaded from {str(name)!r} ({str(error).splitlines()[0]})"

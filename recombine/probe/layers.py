@@ -30,10 +30,14 @@ def choose(model: nn.Module, layers: str | Iterable[str]) -> dict[str, nn.Module
 
 
 def blocks(model: nn.Module) -> list[str]:
-    """Patterns of the blocks that a network stacks: the members of its longest list of modules, or lists."""
+    """Patterns of the blocks that a network stacks: the members of its longest list of modules, or lists.
+
+    Lists within a list do not count: a block may hold more experts than there are blocks.
+    """
     lists = {name: len(module) for name, module in model.named_modules() if isinstance(module, nn.ModuleList) and name}
-    require(bool(lists), "this model has no list of blocks: name layers, layers='encoder.*' say")
-    return [f"{name}.*" for name, length in lists.items() if length == max(lists.values())]
+    outer = {name: num for name, num in lists.items() if not any(name.startswith(f"{other}.") for other in lists)}
+    require(bool(outer), "this model has no list of blocks: name layers, layers='encoder.*' say")
+    return [f"{name}.*" for name, num in outer.items() if num == max(outer.values())]
 
 
 def _matches(parts: list[str], pattern: list[str]) -> bool:

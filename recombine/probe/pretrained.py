@@ -19,7 +19,7 @@ from recombine.probe.layers import blocks
 from recombine.probe.pool import Pool
 from recombine.probe.recorder import Recorder
 
-ENDLESS = 1_000_000  # tokens: what tokenisers call their limit where they have none
+ENDLESS = 1_000_000  # tokens: no limit is known
 
 
 class Pretrained:
@@ -72,9 +72,8 @@ class Pretrained:
         return batch | {"attention_mask": torch.as_tensor(mask.astype(np.int64))}
 
     def _most(self) -> int:
-        limit = getattr(self.processor, "model_max_length", ENDLESS)
-        known = getattr(self.model.config, "max_position_embeddings", None) or ENDLESS
-        return int(limit) if limit < ENDLESS else int(known)
+        limit = getattr(self.processor, "model_max_length", None) or ENDLESS
+        return int(min(limit, getattr(self.model.config, "max_position_embeddings", None) or ENDLESS))
 
 
 class _Batches:
@@ -99,10 +98,12 @@ def _load(name: str | Path) -> tuple[Any, Any]:
     except (OSError, ValueError) as error:
         told = f"no model can be loaded from {str(name)!r} ({str(error).splitlines()[0]})"
         raise InputError(f"{told}: give a folder with a config.json, or a name on the hub") from error
-    processor = None
-    for kind in (transformers.AutoTokenizer, transformers.AutoImageProcessor):
+    processor, there = None, {path.name for path in Path(name).iterdir()} if Path(name).is_dir() else None
+    for kind, files in (("AutoTokenizer", ("tokenizer", "vocab", "spiece")), ("AutoImageProcessor", ("preprocessor",))):
+        if there is not None and not any(file.startswith(files) for file in there):
+            continue  # from a folder without its files an empty tokeniser would be made, which knows no word
         try:
-            processor = processor or kind.from_pretrained(str(name))
+            processor = processor or getattr(transformers, kind).from_pretrained(str(name))
         except (OSError, ValueError):  # a model has one of them
             continue
     told = f"there is neither a tokeniser nor an image processor in {str(name)!r}"

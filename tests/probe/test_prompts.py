@@ -28,9 +28,8 @@ def test_three_hot_animals():
 
 def test_one_of_each_list_with_the_right_article():
     prompts = Prompts({"colour": ["orange", "red"], "solid": ["cube", "egg", "orange"]}, "{a colour} {solid}")
-    assert prompts.texts == ["an orange cube", "an orange egg", "an orange orange", "a red cube", "a red egg"] + [
-        "a red orange"
-    ]
+    expected = ["an orange cube", "an orange egg", "an orange orange", "a red cube", "a red egg", "a red orange"]
+    assert prompts.texts == expected
     assert prompts.factors.iloc[1].to_dict() == {"colour": "orange", "solid": "egg"}
     mixed = Prompts({"animal": ANIMALS, "place": ["wood", "sea"]}, "{animal} in the {place}", {"animal": 2, "place": 1})
     assert mixed.texts[1] == "cat and dog in the sea"
