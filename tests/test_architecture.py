@@ -142,7 +142,15 @@ def test_help_answers_in_half_a_second():
     assert best < 0.5
 
 
-LIGHT = ["recombine", "recombine.cli", "recombine.report", "recombine.table", "recombine.watch", "recombine.serve"]
+LIGHT = [
+    "recombine",
+    "recombine.cli",
+    "recombine.probe",
+    "recombine.report",
+    "recombine.table",
+    "recombine.watch",
+    "recombine.serve",
+]
 
 
 @pytest.mark.parametrize("module", LIGHT)

@@ -24,6 +24,10 @@ def shorter(run: rc.Run) -> rc.Run:
 def test_example(example, monkeypatch, tmp_path, capsys):
     if "recombine.probe" in example:
         pytest.importorskip("sklearn", reason="this example needs the extra probe")
+    if "torch" in example or "Diffusion" in example:
+        torch = pytest.importorskip("torch", reason="this example needs the extra torch")
+        pytest.importorskip("diffusers", reason="this example needs the extra torch")
+        torch.set_num_threads(1)  # threads of a tiny network wait for each other longer than they work
     monkeypatch.chdir(tmp_path)
     train, fit, names = engine.train, engine.fit, {}
     monkeypatch.setattr(engine, "train", lambda runs, out=None: train(list(map(shorter, runs)), out))

@@ -34,7 +34,14 @@ def pick(output: Any) -> Tensor | None:
 
 
 def pooled(name: str, tensor: Tensor, pool: Pool, channels: Channels = None, mask: Tensor | None = None) -> Tensor:
-    """One row of float32 per sample; `name` is the layer's, for messages."""
+    """One row of float32 per sample, with memory of its own; `name` is the layer's, for messages."""
+    rows = _pooled(name, tensor, pool, channels, mask)
+    # The next layer may write into the memory of this one's output, as an inplace ReLU does.
+    shared = rows.device == tensor.device and rows.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
+    return rows.clone() if shared else rows
+
+
+def _pooled(name: str, tensor: Tensor, pool: Pool, channels: Channels, mask: Tensor | None) -> Tensor:
     require(tensor.ndim > 0, f"layer {name!r} gave a single number: choose a layer with a row for each sample")
     require(not tensor.is_complex(), f"layer {name!r} gave complex numbers: give pool a function that makes them real")
     if callable(pool):
@@ -63,6 +70,9 @@ def to_cpu(rows: dict[str, Tensor]) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
     for device in {row.device for row in rows.values()}:
         here = {name: row for name, row in rows.items() if row.device == device}
+        if device.type == "cpu":  # they are there already
+            found |= {name: row.numpy() for name, row in here.items()}
+            continue
         block = torch.cat(list(here.values()), dim=1).cpu().numpy()
         ends = np.cumsum([row.shape[1] for row in here.values()])[:-1]
         found |= dict(zip(here, np.split(block, ends, axis=1), strict=True))
