@@ -125,7 +125,8 @@ class Diffusion:
         require(judging is None or factors is not None, "a judge needs to know what was asked: give Prompts")
         samples = list(itertools.product(range(len(texts)), seeds))
         numbers, of_seed = np.array(samples).T
-        store = Store(self.max_memory, None if self.folder is None else Path(self.folder))
+        num_batches = -(-len(samples) // batch_size)
+        store = Store(self.max_memory, None if self.folder is None else Path(self.folder), num_batches)
         images, seen, late = [], [], 0
         with self._hooked(batch_size), Meter("drawing, images", len(samples), self.progress) as meter:
             for start in range(0, len(samples), batch_size):

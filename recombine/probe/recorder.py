@@ -84,6 +84,7 @@ class Recorder:
         """
         pieces, total = batching.pieces(batches, batch_size)
         with self, self._alone(), torch.no_grad(), Meter("recording, batches", total, self.progress) as meter:
+            self.store.num_batches = total
             for piece in pieces:
                 self._run(piece)
                 meter.advance()

@@ -16,11 +16,16 @@ from recombine.core import InputError
 
 
 class Store:
-    """Rows of every layer, a batch at a time. Without a folder, files are gone with the arrays that map them."""
+    """Rows of every layer, a batch at a time. Without a folder, files are gone with the arrays that map them.
 
-    def __init__(self, max_memory: int, folder: Path | None = None):
-        self.max_memory, self.folder = max_memory, folder
-        self.parts: dict[str, list[np.ndarray]] = {}  # what is in memory
+    Where the number of batches is known, room is made for all of them at the first, so that rows are copied once.
+    """
+
+    def __init__(self, max_memory: int, folder: Path | None = None, num_batches: int | None = None):
+        self.max_memory, self.folder, self.num_batches = max_memory, folder, num_batches
+        self.room: dict[str, np.ndarray] = {}
+        self.filled = self.capacity = 0  # rows of the room
+        self.parts: dict[str, list[np.ndarray]] = {}  # what came after it was full
         self.widths: dict[str, int] = {}
         self.files: dict[str, Path] = {}
         self.keeper: _Temporary | None = None
@@ -33,16 +38,28 @@ class Store:
             if part.shape[1] != width:
                 told = f"layer {name!r} has {width} features in one batch and {part.shape[1]} in another"
                 raise InputError(f"{told}: pool over what differs in length, pool='mean' say")
+        num = len(next(iter(rows.values())))
+        if not self.num_rows:
+            self._make_room(rows, num)
+        self.num_rows += num
+        if self.filled + num <= self.capacity:
+            for name, part in rows.items():
+                self.room[name][self.filled : self.filled + num] = part
+            self.filled += num
+            return
+        self.capacity = self.filled  # what comes now comes after it
         for name, part in rows.items():
-            self.parts.setdefault(name, []).append(part)
+            self.parts[name].append(part)
             self.in_memory += part.nbytes
-        self.num_rows += len(next(iter(rows.values())))
         if self.in_memory > self.max_memory:
             self._spill()
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Everything so far, by layer: samples x features."""
         if not self.files:
+            if self.capacity > 0 and not any(self.parts.values()):
+                return {name: room[: self.filled] for name, room in self.room.items()}
+            self._leave_room()
             for name, parts in self.parts.items():  # one layer at a time, so that few rows are there twice
                 self.parts[name] = [np.concatenate(parts)] if len(parts) > 1 else parts
             return {name: parts[0] for name, parts in self.parts.items()}
@@ -56,8 +73,22 @@ class Store:
                 found[name].keeper = self.keeper
         return found
 
+    def _make_room(self, rows: dict[str, np.ndarray], num: int) -> None:
+        self.parts = {name: [] for name in rows}
+        needed = sum(part.nbytes for part in rows.values()) * (self.num_batches or 0)
+        if 0 < needed <= self.max_memory:
+            self.capacity, self.in_memory = num * (self.num_batches or 0), needed
+            self.room = {name: np.empty((self.capacity, part.shape[1]), np.float32) for name, part in rows.items()}
+
+    def _leave_room(self) -> None:
+        """Take what is in the room as the first part."""
+        for name, room in self.room.items():
+            self.parts[name].insert(0, room[: self.filled])
+        self.room, self.capacity = {}, 0
+
     def _spill(self) -> None:
         """Put at the end of the files what is in memory."""
+        self._leave_room()
         with self._telling():
             if not self.files:
                 folder = self.folder
