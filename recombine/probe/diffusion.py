@@ -44,6 +44,7 @@ COMPONENTS = {
 }
 PUBLISHED = {"unet": ["**.resnets.*", "**.attn1", "**.attn2", "**.ff", "mid_block"]}  # the paper's; blocks elsewhere
 FRACTIONS = (0.1, 0.5, 0.9)
+OURS = ("prompt", "generator", "num_images_per_prompt", "return_dict")  # of a pipeline's call
 
 
 class Recording(NamedTuple):
@@ -121,6 +122,8 @@ class Diffusion:
         texts = prompts.texts if isinstance(prompts, Prompts) else [prompts] if isinstance(prompts, str) else [*prompts]
         require(bool(texts) and len(list(seeds)) > 0, "there is nothing to draw: give prompts and at least one seed")
         require(batch_size > 0, f"batch_size must be at least 1, got {batch_size}")
+        ours = next((name for name in OURS if name in call), None)
+        require(ours is None, f"{ours} is set by record itself: leave it out, and give prompts and seeds")
         factors = prompts.factors if isinstance(prompts, Prompts) else None
         require(judging is None or factors is not None, "a judge needs to know what was asked: give Prompts")
         samples = list(itertools.product(range(len(texts)), seeds))

@@ -237,6 +237,7 @@ def test_wrong_inputs_are_told_in_one_line(pipelines, tmp_path):
         r"halves must be of \('conditional', 'unconditional'\)": lambda: Diffusion(sd15, halves=("both",)),
         r"no pipeline can be loaded from .*: give a folder with a model_index.json": lambda: Diffusion(tmp_path),
         "there is nothing to draw": lambda: Diffusion(sd15).record([]),
+        "num_images_per_prompt is set by record itself": lambda: Diffusion(sd15).record(TEXTS, num_images_per_prompt=2),
         "a judge needs to know what was asked": lambda: Diffusion(sd15).record(TEXTS, judging=lambda image: []),
         "there is no unconditional half without guidance": lambda: Diffusion(
             sd15, layers="mid_block", halves=("unconditional",)

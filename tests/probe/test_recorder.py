@@ -152,6 +152,13 @@ def test_every_kind_of_input_gives_the_same(network):
     np.testing.assert_allclose(called["blocks.2"], found[0], atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it imports its compiler
+def test_a_compiled_network_is_read_as_it_was(network):
+    x = torch.randn(4, 5, 8)
+    found = Recorder(torch.compile(network), "blocks.*").record(x)
+    assert all((found[name] == rows).all() for name, rows in Recorder(network, "blocks.*").record(x).items())
+
+
 def test_your_own_loop(network):
     x = torch.randn(10, 5, 8)
     network.eval()
