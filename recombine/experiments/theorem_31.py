@@ -9,7 +9,7 @@ network made for 16 times the eps (a quarter of the pieces, or two layers less),
 exact at 0 and 1. The constants of the bound follow from the proof and the law of the worlds; nothing is fitted.
 
 Command:  recombine run theorem_31 --scale small
-Runtime:  a minute of CPU time, 20 s where its programs are kept; full: 9 minutes on 2 busy cores.
+Runtime:  41 s on 2 cores, 21 s where its programs are kept; full: 9 minutes on 2 busy cores.
 Expected: no error above eps; exponents -1/2 in eps and about 0 in M (1/2 on the whole cube of z).
 Measured: full (2026-11-16): errors up to .94 of eps (size 16: .35); 68% of the bound; exponents -.500 in eps, .10 in M
           (.03 from M = 64 on; cube .47); deep is smaller below eps = .93, and a table of M = 16 has 1,048,560 neurons.
