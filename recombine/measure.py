@@ -1,8 +1,9 @@
 """Experiments that are computed, not trained: the experiment lists its cells and gives the row of one.
 
-    cells(scale) -> list of {name: number or text}        measure(**cell) -> {name: number or text}
+    cells(scale) -> list of {name: number or text}        measure(**cell) -> {name: number or text}, or a list of them
 
-A cell is kept, reused, shown and judged as a run is; it is found again by the experiment's name and its own values.
+A cell makes one row, or one for each of a list. It is kept, reused, shown and judged as a run is; it is found again by
+the experiment's name and its own values.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from recombine.table import Table
 from recombine.writer import Writer
 
 PAUSE = 2.0  # seconds between two plain lines
-Measure = Callable[..., Mapping[str, Any]]
+Measure = Callable[..., Mapping[str, Any] | Sequence[Mapping[str, Any]]]
 
 
 class Cell(NamedTuple):
-    """One thing to be computed: what makes one row."""
+    """One thing to be computed."""
 
     experiment: str
     values: Mapping[str, Any]
@@ -59,8 +60,11 @@ def take(
             with writer.writing(_say):
                 left = [cell for cell in cells if cell.name not in table.finished()]
                 for cell in _told(left, len(cells), shown):
-                    writer.add(_row(cell, measure, code), [cell.name])
-    return finished(cells, table)
+                    writer.add(_rows(cell, measure, code), [cell.name])
+    rows = finished(cells, table)
+    if shown:
+        _tell_mixed(rows[rows["run"].isin(list(done))], code)
+    return rows
 
 
 def finished(cells: Sequence[Cell], table: Table) -> pd.DataFrame:
@@ -71,12 +75,21 @@ def finished(cells: Sequence[Cell], table: Table) -> pd.DataFrame:
     return rows.sort_values("run", key=lambda names: names.map(place), kind="stable").reset_index(drop=True)
 
 
-def _row(cell: Cell, measure: Measure, code: str) -> pd.DataFrame:
+def _rows(cell: Cell, measure: Measure, code: str) -> pd.DataFrame:
     clock = time.perf_counter()
     found = measure(**cell.values)
-    require(isinstance(found, Mapping), f"{cell.experiment}: measure must give {{name: number or text}} for {cell}")
+    rows = [found] if isinstance(found, Mapping) else found
+    fine = isinstance(rows, Sequence) and len(rows) > 0 and all(isinstance(row, Mapping) for row in rows)
+    require(fine, f"{cell.experiment}: measure must give {{name: number or text}}, or a list of them, for {cell}")
     made = stamp(code) | {"meta/seconds": time.perf_counter() - clock, "meta/compile_seconds": 0.0}
-    return pd.DataFrame([{"run": cell.name, "step": 0, **cell.values, **found, **made}])
+    return pd.DataFrame([{"run": cell.name, "step": i, **cell.values, **row, **made} for i, row in enumerate(rows)])
+
+
+def _tell_mixed(reused: pd.DataFrame, code: str) -> None:
+    """Say where reused rows were made by other code: they are kept, but never silently."""
+    made = reused.drop_duplicates("run")["meta/code"] if len(reused) else pd.Series(dtype=str)
+    if others := int((made != code).sum()):
+        _say(f"{others} reused cells were computed by other code: they are kept; name another --out for new ones")
 
 
 def _told(left: Sequence[Cell], num_cells: int, shown: bool) -> Iterator[Cell]:

@@ -148,7 +148,24 @@ def test_cells_that_are_none_are_refused(told, tmp_path, cells, says):
 
 def test_a_measure_that_gives_no_row_is_refused(told, tmp_path):
     (tmp_path / "mine.py").write_text("def cells(scale):\n    return [{'n': 1}]\n\ndef measure(n):\n    return 3\n")
-    assert "measure must give {name: number or text} for n 1" in told("run", "mine.py", fails=True)
+    assert "measure must give {name: number or text}, or a list of them, for n 1" in told("run", "mine.py", fails=True)
+
+
+def test_a_cell_may_make_several_rows(told, tmp_path):
+    text = "def cells(scale):\n    return [{'n': n} for n in (1, 2)]\n\ndef measure(n):\n    return [{'x': 0.5}] * n\n"
+    (tmp_path / "mine.py").write_text(text)
+    found = json.loads(told("run", "mine.py", "--out", "out", "--json"))
+    assert (found["runs"], found["rows"]) == (2, 3)
+    assert sorted(zip(*Table("out").read()[["n", "step"]].to_numpy().T, strict=True)) == [(1, 0), (2, 0), (2, 1)]
+
+
+def test_cells_of_other_code_are_kept_but_never_silently(call, mine):
+    run = ("run", "mine.py", "--scale", "tiny", "--out", "out")
+    call(*run)
+    assert "other code" not in call(*run)[2]
+    (mine / "mine.py").write_text(MINE.replace("n**2", "n**3"))
+    assert "6 reused cells were computed by other code: they are kept" in call(*run)[2]
+    assert Table("out").read()["square"].max() == 4
 
 
 def test_a_cell_is_its_values_in_any_order():
