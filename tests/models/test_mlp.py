@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from recombine.core import Batch, InputError
-from recombine.models.mlp import LONG, MLP
+from recombine.models.mlp import MLP
+from recombine.perceptron import LONG
 from recombine.random import new_key
 
 TRUNCATED = 0.87962566  # standard deviation of a standard normal that is cut at -2 and 2
