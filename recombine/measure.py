@@ -87,8 +87,8 @@ def _rows(cell: Cell, measure: Measure, code: str) -> pd.DataFrame:
 
 def _tell_mixed(reused: pd.DataFrame, code: str) -> None:
     """Say where reused rows were made by other code: they are kept, but never silently."""
-    made = reused.drop_duplicates("run")["meta/code"] if len(reused) else pd.Series(dtype=str)
-    if others := int((made != code).sum()):
+    made = reused.drop_duplicates("run").get("meta/code", [])
+    if others := sum(one != code for one in made):
         _say(f"{others} reused cells were computed by other code: they are kept; name another --out for new ones")
 
 
