@@ -85,7 +85,7 @@ def _rows(cell: Cell, measure: Measure, code: str) -> pd.DataFrame:
     return pd.DataFrame([{"run": cell.name, "step": i, **cell.values, **row, **made} for i, row in enumerate(rows)])
 
 
-def _tell_mixed(reused: pd.DataFrame, code: str) -> None:
+def _tell_mixed(reused: Any, code: str) -> None:
     """Say where reused rows were made by other code: they are kept, but never silently."""
     made = reused.drop_duplicates("run").get("meta/code", [])
     if others := sum(one != code for one in made):
