@@ -53,11 +53,18 @@ def test_what_does_not_is_told():
     assert verdicts(noisy)["chosen on train tasks"] == "not reproduced"
     # A decoder that always reads everything explains nothing.
     assert verdicts(rows_of(lambda score: 1.0))["deepest"] == "not reproduced"
+    rounded = rows_of(lambda score: 1 - 1e-7 * (1 - score))
+    assert decodability.explained(decodability._last(rounded), decodability.PROBES["deepest"]) == 0, "only rounding"
     # Without students that fail, a correlation says nothing about failing.
     assert verdicts(rows_of(lambda score: score, low=0.8))["deepest"] == "not reproduced"
     # Where the untrained twin tells as much, it was not the student that learned it.
     rows = rows_of(lambda score: score, before=lambda score: 0.5 * score)
     assert verdicts(rows)["untrained twin"] == "not reproduced"
+    # Nor where the twin tells more, or the student the less the better it is.
+    rows = rows_of(lambda score: score + 0.03 * rng.normal(), before=lambda score: score)
+    assert verdicts(rows)["FewShot"] == "not reproduced"
+    against = rows_of(lambda score: 1 - score)
+    assert decodability.explained(decodability._last(against), decodability.PROBES["deepest"]) == 0
     rows[decodability.SHUFFLED] = 0.8
     assert verdicts(rows)["shuffled tasks"] == "not reproduced"
     assert verdicts(rows[rows["recipe.learning_rate"] > 0])["untrained twin"] == "not yet run"
@@ -74,6 +81,15 @@ def test_each_encoding_is_judged_by_its_widest_students():
     assert {found[name] for name in ("chosen on train tasks", "Identity")} == {"not reproduced"}
     assert {found[name] for name in ("IntervalShuffle", "FewShot")} == {"reproduced"}
     assert verdicts(rows[rows["encoding"] != "FewShot"])["FewShot"] == "not yet run"
+
+
+def test_figures_tell_what_is_judged():
+    rows = rows_of(lambda score: 0.5 + 0.4 * score, low=-0.5)
+    rows.loc[rows.index[:20], "test/r2"] = -3.0
+    last = decodability._last(rows)
+    judged = decodability.explained(last, decodability.PROBES["deepest"])
+    fitted = decodability.figures(rows)["deepest"].data[-1].name
+    assert fitted == f"least squares, R² = {judged:.2f}"
 
 
 def test_layers_stand_in_the_order_of_the_network():
