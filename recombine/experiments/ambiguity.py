@@ -191,19 +191,19 @@ def claims(rows) -> list:
     return [
         _claim(
             *("train tasks", rows if shown else None, lambda rows: distance(rows, "seen", "bet")),
-            lambda low, high: high <= CLOSE,
+            lambda low, high: high <= CLOSE and untold(rows) < FAILS,
             f"On train tasks the student is within {CLOSE} of the best predictor, who knows which these are, however "
             "much is hidden (largest distance in R2)",
         ),
         _claim(
             *("unseen tasks", rows if shown else None, lambda rows: distance(rows, "test", "best")),
-            lambda low, high: high <= CLOSE,
+            lambda low, high: high <= CLOSE and untold(rows) < FAILS,
             f"On unseen tasks it is within {CLOSE} of the best predictor, who takes all tasks for equally likely "
             "(largest distance in R2)",
         ),
         _claim(
             *("no bet", rows if shown else None, above_the_bet),
-            lambda low, high: low > 0,
+            lambda low, high: low > 0 and untold(rows) < FAILS,
             "On unseen tasks told in part it is ahead of who bets on train tasks alone (mean difference in R2)",
         ),
         _claim(

@@ -12,13 +12,14 @@ Runtime:  3 minutes on 2 cores; full: 3.5 minutes on one H200.
 Expected: all six generalise; at full scale R2 of at least .995 (identity, orthogonal, language), .945 (invertible NN),
           .975 (interval shuffle) and .965 (few-shot), and decoders of at least .95, .96, .99, .94, .96 and .90.
 Measured: full (H200, 2026-11-15, three seeds): R2 .997 (identity and orthogonal), .996 (language), .996 (invertible
-          NN), .997 (interval shuffle), .969 (few-shot); task decoders 1.00 four times, .997, .964. Where the code is
-          linear in the task, so is the first layer, trained or not, and the deepest hidden layer even tells less after
-          training (.18 to .29) than before (.86 to 1.00). Only for interval shuffle (.16 to .997) and few-shot (-1.05
-          to .964) is it training that makes the task readable. The input decoder is as published for few-shot (-.23),
-          but not for interval shuffle (.02, .13 and .33 for three drawn permutations, published .73: docs/log.md) nor
-          for invertible NN (1.00, published .56). small (2026-11-15, M=12, 3x128): the same conclusions; R2 .98, .98,
-          .95, .98, .86 and .51 (few-shot), of which 98 to 99% and 89% of the seen score.
+          NN), .997 (interval shuffle), .969 (few-shot); task decoders 1.00 four times, .997, .964 (with the public
+          code's probe 1.00, .996, .941). Where the code is linear in the task, so is the first layer, trained or not,
+          and the deepest hidden layer even tells less after training (.18 to .29) than before (.86 to 1.00). Only for
+          interval shuffle (.16 to .997) and few-shot (-1.05 to .964) is it training that makes the task readable. The
+          input decoder is as published for few-shot (-.23), but not for interval shuffle (.02, .13 and .33 for three
+          drawn permutations, published .73: docs/log.md) nor for invertible NN (1.00, published .56). small
+          (2026-11-15, M=12, 3x128): the same conclusions; R2 .98, .98, .95, .98, .86 and .51 (few-shot), of which 98 to
+          99% and 89% of the seen score.
 """
 
 import math
@@ -58,6 +59,12 @@ PUBLISHED = {
     "FewShot": (0.90, -0.23, 0.97),
 }
 ROUNDING = 0.005  # published numbers have two digits
+SAME = 0.05  # input decoders that differ by less count as the same: they depend on the draw of the code
+TOLD = {
+    "R2": "R2 on unseen tasks",
+    "task decoder": "task decoder (R2 on unseen tasks, from the hidden layer that decodes best on train tasks)",
+    "input decoder": "input decoder (R2 on unseen tasks, from the code itself)",
+}
 MODULES, SIZE = 16, "1024x1024x1024x1024"  # the paper's
 
 
@@ -213,17 +220,19 @@ def _published(last, encoding: str, name: str, column: str, value: float) -> led
     if last is not None:
         of_paper = (last["family.num_modules"] == MODULES) & (last["model.widths"] == SIZE)
         measured, interval = _mean(_of(last[of_paper], encoding), column)
-    if measured is not None:
-        equal = abs(measured - value) <= 0.05
-        holds = equal if name == "input decoder" else measured >= value - ROUNDING
+    if interval is not None:
+        low, high = interval
+        equal = value - SAME <= low and high <= value + SAME
+        holds = equal if name == "input decoder" else low >= value - ROUNDING
     return ledger.Claim(
         name=f"{encoding}: {name}",
-        statement=f"{encoding}: {name} of the paper's student (M=16, K=3, 4x1024)",
+        statement=f"{encoding}: {TOLD[name]}; the paper's student (M=16, K=3, 4x1024)",
         source=SOURCE,
         published=f"{value:.2f}",
         measured=measured,
         holds=holds,
         interval=interval,
+        control=_beside(last, encoding) if name == "task decoder" and holds is not None else "",
         better=interval is not None and interval[0] > value + ROUNDING and _earned(last, encoding, name),
     )
 
@@ -233,10 +242,19 @@ def _earned(last, encoding: str, name: str) -> bool:
     return name == "R2" or (name == "task decoder" and _gain(last, encoding) > 0.05)
 
 
+def _told(last, encoding: str, student: str) -> float:
+    """What the layers of trained or untrained students tell."""
+    return float(_of(last, encoding, student)[f"{PROBE}/best/test/r2"].mean())
+
+
 def _gain(last, encoding: str) -> float:
     """How much more the layers of a trained student tell than those of an untrained one."""
-    told, before = (_of(last, encoding, student)[f"{PROBE}/best/test/r2"] for student in ("trained", "untrained"))
-    return float(told.mean() - before.mean())
+    return _told(last, encoding, "trained") - _told(last, encoding, "untrained")
+
+
+def _beside(last, encoding: str) -> str:
+    """The untrained student's number, without which a task decoder's says little."""
+    return f"an untrained student has {_told(last, encoding, 'untrained'):.2f}, which is judged as a claim of its own"
 
 
 def _untrained(last, encoding: str) -> ledger.Claim:
@@ -249,9 +267,9 @@ def _untrained(last, encoding: str) -> ledger.Claim:
         name=f"{encoding}: untrained",
         statement=f"{encoding}: training is what makes the task decodable (gain in R2 over an untrained student)",
         source="control",
-        published="an untrained student fails",
+        published="none",
         measured=measured,
         holds=holds,
         interval=interval,
-        control="its R2 on unseen tasks is below .1",
+        control="the untrained student's R2 on unseen tasks is below .1",
     )

@@ -16,11 +16,12 @@ Expected: with unrelated tasks the parameters needed grow with the number of tas
 Measured: full (2026-11-15, M from 4 to 24, 3 seeds): parameters needed to fit grow with the number of tasks to the
           power of 1.14 at least for unrelated tasks (1.32 without M=24, which no width fits), of .58 for the
           hyperteacher's. With 4 modules no width generalises; with 8, 12, 16 and 24 it takes 1.44, 1.22, 1.10 and 1.09
-          times the width that it takes to fit. The largest gap falls from .68 to .018; no student of unrelated tasks is
-          above -1.5 on unseen ones. small (2026-11-15): parameters needed to fit grow with the number of tasks to the
-          power of 1.36 at least for unrelated tasks, of .60 for the hyperteacher's; to generalise takes 6.1, 2.4 and
-          1.5 times the width that it takes to fit with 4, 6 and 8 modules, and the largest gap falls from .45 to .09;
-          no student of unrelated tasks is above -2.5 on unseen ones.
+          times the width that it takes to fit (from 8 to 24 modules .76 times, .72 to .83). The largest gap falls from
+          .68 to .018; no student of unrelated tasks is above -1.5 on unseen ones. small (2026-11-15): parameters needed
+          to fit grow with the number of tasks to the power of 1.36 at least for unrelated tasks, of .60 for the
+          hyperteacher's; to generalise takes 6.1, 2.4 and 1.5 times the width that it takes to fit with 4, 6 and 8
+          modules, and the largest gap falls from .45 to .09; no student of unrelated tasks is above -2.5 on unseen
+          ones.
 """
 
 import math
@@ -129,8 +130,10 @@ def window(rows) -> dict[int, float]:
 
 
 def closing(rows) -> float:
-    """The window with the most modules over that with the fewest; 0 where the fewest do not generalise at all."""
-    fewest, *_, most = window(rows).values()
+    """The window with the most modules over that with the fewest with which some width generalises; 0 if none does but
+    with the most."""
+    *fewer, most = window(rows).values()
+    fewest = next((one for one in fewer if not math.isinf(one)), math.inf)
     return math.inf if math.isinf(most) else most / fewest
 
 
@@ -231,25 +234,36 @@ def claims(rows) -> list:
         _claim(
             *("control", apart, luck, lambda low, high: high <= 0),
             "Tasks without common parts are not generalised at any width (highest test R2)",
+            published="none",
         ),
         _claim(
-            *("parameters", None if composed is None else apart, advantage, lambda low, high: low > 0),
+            *("parameters", None if composed is None else apart, advantage),
+            lambda low, high: low > 0 and luck(apart) <= 0,
             "Parameters needed to fit grow faster with the number of tasks where these have no common parts "
             "(difference of the exponents)",
+            control="tasks without common parts must not be generalised",
         ),
         _claim(
             *("window", composed, closing, lambda low, high: high <= 1),
-            "The width to generalise over the width to fit does not grow with M (most over fewest modules)",
+            "The width to generalise over the width to fit does not grow with M (most modules over the fewest with "
+            "which any width generalises)",
         ),
         _claim(
             *("gap", composed, memorised, lambda low, high: high < 0),
             "The largest gap between seen and unseen tasks, of any width, shrinks with M (R2, most minus fewest M)",
+            control="with every M some width must fit",
         ),
     ]
 
 
 def _claim(
-    name: str, rows, statistic: bootstrap.Statistic, passes: Callable[[float, float], bool], statement: str
+    name: str,
+    rows,
+    statistic: bootstrap.Statistic,
+    passes: Callable[[float, float], bool],
+    statement: str,
+    published: str = "linear in M against exponential",
+    control: str = "",
 ) -> ledger.Claim:
     return ledger.judged(
         rows,
@@ -258,6 +272,6 @@ def _claim(
         name=name,
         statement=statement,
         source=SOURCE,
-        published="linear in M against exponential",
-        control="unrelated tasks must not be generalised",
+        published=published,
+        control=control,
     )

@@ -73,6 +73,16 @@ def test_what_must_fail_fails():
     }
 
 
+def test_published_values_are_judged_by_the_whole_interval():
+    rows = rows_of(GOOD, UNTRAINED)
+    rows.loc[rows["seed"] == 0, "test/r2"] = 0.99  # the mean is .9947 with identity, published 1.00
+    rows.loc[rows["seed"] == 0, "LinearDecodability/code/test/r2"] = 0.9
+    found = {claim.name: claim for claim in encodings.claims(rows)}
+    assert found["Identity: R2"].verdict == found["Identity: input decoder"].verdict == "not reproduced"
+    assert found["InvertibleNN: R2"].verdict == "better"
+    assert "0.10" in found["Identity: task decoder"].control, "an untrained student's number stands beside it"
+
+
 def test_published_values_are_judged_at_the_papers_size_only():
     found = verdicts(rows_of(GOOD, UNTRAINED, "small"))
     assert {found[f"{name}: R2"] for name in FLOORS} == {"not yet run"}

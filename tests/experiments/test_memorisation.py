@@ -80,7 +80,7 @@ def test_widths_and_exponents_are_read_off():
 @pytest.mark.parametrize(
     ("widths", "failing"),
     [
-        ({("Unrelated", "test"): {4: math.inf, 8: 128}}, {"control"}),
+        ({("Unrelated", "test"): {4: math.inf, 8: 128}}, {"control", "parameters"}),
         ({("Unrelated", "seen"): {4: 8, 8: 8}}, {"parameters"}),
         ({("Hyperteacher", "seen"): {4: 8, 8: math.inf}}, {"parameters", "window", "gap"}),
         ({("Hyperteacher", "seen"): {4: math.inf, 8: 8}}, {"parameters", "window", "gap"}),
@@ -92,6 +92,13 @@ def test_widths_and_exponents_are_read_off():
 )
 def test_each_claim_can_fail(widths, failing):
     assert {name for name, claim in claims_of(widths).items() if not claim.holds} == failing
+
+
+def test_the_window_is_compared_with_the_fewest_modules_that_have_one(monkeypatch):
+    monkeypatch.setitem(TASKS, 9, 1000)
+    widths = {cell: of | {9: 8} for cell, of in WIDTHS.items()}
+    never = widths | {("Hyperteacher", "test"): {4: math.inf, 8: 32, 9: 128}}
+    assert memorisation.closing(rows_of(never)) == pytest.approx(16 / 4), "it grows, though 4 modules have no window"
 
 
 def test_the_fewest_tasks_that_are_never_fitted_count_with_the_widest(monkeypatch):
@@ -145,5 +152,6 @@ def test_conclusions_from_the_committed_rows():
         "window": "reproduced",
         "gap": "reproduced",
     }
+    assert 0 < memorisation.closing(rows) < 1
     windows = list(memorisation.window(rows).values())
     assert windows == sorted(windows, reverse=True), "the more modules, the narrower"
