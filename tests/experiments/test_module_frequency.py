@@ -61,6 +61,14 @@ def test_verdicts_both_ways():
     assert found["4 popular modules"].verdict == "not yet run"
 
 
+def test_no_harm_is_none_for_the_whole_interval():
+    rows = rows_of(lambda n: 0.9 - 0.5 / n, 0.88)
+    rows.loc[(rows["support"] == "Popular") & (rows["seed"] == 0), "test/r2"] = 0.83
+    found = claims_of(rows)["4 popular modules"]
+    assert found.measured < module_frequency.DROP < found.interval[1]
+    assert found.verdict == "not reproduced"
+
+
 def test_who_learns_nothing_shows_nothing():
     rows = rows_of(lambda n: 0.1, 0.1)
     rows["test/r2"] = 0.1

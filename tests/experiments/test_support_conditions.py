@@ -63,6 +63,9 @@ def test_verdicts_both_ways():
     assert verdicts(rows_of(AS_PUBLISHED | {"module missing": 0.85}))["module missing"] == "not reproduced"
     assert verdicts(rows_of(AS_PUBLISHED | {"balanced": 0.8}))["balanced"] == "not reproduced"
     assert verdicts(rows_of(AS_PUBLISHED | {"unspanned discrete": 0.8}))["unspanned, drawn"] == "not reproduced"
+    uneven = rows_of(AS_PUBLISHED | {"balanced": 0.88})
+    uneven.loc[(uneven["support"] == "Balanced") & (uneven["seed"] == 0), "test/r2"] = 0.82
+    assert verdicts(uneven)["balanced"] == "not reproduced", "the mean is within .05, but not the interval"
     untaught = verdicts(rows_of({"random": 0.1, "balanced": 0.1, "module missing": -3.0}))
     assert untaught["balanced"] == "not reproduced", "who learns nothing loses nothing"
     assert untaught["module missing"] == "not reproduced", "and what is below nothing is no drop"
