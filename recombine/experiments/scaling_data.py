@@ -240,7 +240,7 @@ def claims(rows) -> list:
         ),
         "share": (
             f"Tasks needed for R2 {TARGET} are an ever smaller share of all tasks (power of the total, below 1: the "
-            "largest of all K that reach it)",
+            "largest of the K for which it was measured with three or more M)",
             "sub-exponential growth",
             "a fixed share would give 1",
         ),

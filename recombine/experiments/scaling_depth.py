@@ -10,17 +10,17 @@ Command:  recombine run scaling_depth --scale small
 Runtime:  3 to 4 minutes on 2 cores; full: 3 minutes on an H200 that another sweep shared.
 Expected: a gain and no fall for each encoding, as published; plain students of 6 and 8 layers may be hard to train.
 Measured: full (2026-11-16, M=16, width 256, 3 seeds): from 1 to 4 layers all grow (Identity .81 to .983, Language .52
-          to .988, IntervalShuffle .59 to .973, FewShot .43 to .86). Then only FewShot goes on (.89 with 8 layers); the
-          others lose .002 to .005 from their best to 8 layers, more than seeds differ. The recipe is the one that is
-          best for 4x1024. small (2026-11-15, M=8, width 64, 3 seeds): no fall from 1 to 2 to 4 layers. Gains: Language
-          .57 (.56 to .60), IntervalShuffle .40 (.38 to .41), InvertibleNN .21 (.19 to .25), Orthogonal .20 (.17 to
-          .22), Identity .19 (.18 to .20), FewShot .18 (.17 to .20). Seen scores grow as much: at this size depth helps
-          to fit.
+          to .988, IntervalShuffle .59 to .973, FewShot .43 to .86). Then IntervalShuffle goes on to 6 layers (.987) and
+          FewShot to 8 (.891). From their best to 8 layers all but FewShot lose .002 to .005, more than seeds differ.
+          The recipe is the one that is best for 4x1024. small (2026-11-15, M=8, width 64, 3 seeds): no fall from 1 to 2
+          to 4 layers. Gains: Language .57 (.56 to .60), IntervalShuffle .40 (.38 to .41), InvertibleNN .21 (.19 to
+          .25), Orthogonal .20 (.17 to .22), Identity .19 (.18 to .20), FewShot .18 (.17 to .20). Seen scores grow as
+          much: at this size depth helps to fit.
 """
 
 from recombine import claims as ledger
 from recombine import figure
-from recombine.experiments.scaling_width import ENCODINGS, SCORE, SEEDS, ends, fall, growth, last, students
+from recombine.experiments.scaling_width import ENCODINGS, SCORE, SEEDS, ends, fall, growth, last, ordered, students
 from recombine.models.mlp import MLP
 from recombine.run import Run, sweep
 
@@ -52,8 +52,8 @@ def summary(rows) -> dict[str, float]:
 
 def figures(rows) -> dict:
     """Test R2 against depth by encoding, on unseen and on seen tasks."""
-    found = last(rows)
-    told = {"test": "unseen combinations", "seen": "trained combinations, fresh samples"}
+    found = ordered(last(rows))
+    told = {"test": "unseen combinations", "seen": "fresh samples of train tasks"}
     return {
         side: figure.lines(
             found,
@@ -62,7 +62,7 @@ def figures(rows) -> dict:
             by="encoding",
             title=f"R² by depth and encoding: {tasks} (width {found['width'].min()})",
             x_title="hidden layers",
-            y_title=f"R², {tasks}",
+            y_title=f"R² on {tasks}",
             log_x=True,  # which names the depths that are there and no others
         )
         for side, tasks in told.items()

@@ -23,6 +23,8 @@ Measured: full (2026-11-16, M=16, 3 seeds): from width 128 to 2048, with four la
 
 import dataclasses
 
+import pandas as pd
+
 from recombine import claims as ledger
 from recombine import figure
 from recombine.encodings.few_shot import FewShot
@@ -117,6 +119,11 @@ def summary(rows) -> dict[str, float]:
     return ends(rows, "width") | fall(_trends(rows))
 
 
+def ordered(found):
+    """The same rows, with the encodings in their order: a figure's colours are then those of `encodings`."""
+    return found.assign(encoding=pd.Categorical(found["encoding"], ENCODINGS))
+
+
 def figures(rows) -> dict:
     """Test R2 against width by encoding, for each depth."""
     return {
@@ -130,7 +137,7 @@ def figures(rows) -> dict:
             y_title="R² on unseen combinations",
             log_x=True,
         )
-        for depth, frame in last(rows).groupby("depth")
+        for depth, frame in ordered(last(rows)).groupby("depth")
     }
 
 
