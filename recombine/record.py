@@ -33,10 +33,11 @@ INTRO = """\
 # The record
 
 What was published, what came out here, and the verdict. All of it is computed from the tables beside this page
-(`NAME.parquet`, every evaluation of every run). Intervals stand in brackets, of 95% over seeds (of three seeds: from
-the smallest value to the largest) unless the claim says otherwise. A claim is *reproduced* if what it says was found
-and its control failed as it must, *better* if more than that was found, and else *not reproduced*. How fast single runs
-are: [bench.md](bench.md).
+(`NAME.parquet`, every evaluation of every run). Intervals stand in brackets, of the bootstrap's 95% over seeds unless
+the claim says otherwise. Of three seeds, as most have, that is from the smallest value to the largest: such an interval
+holds the median of all seeds three times in four, no more. A claim is *reproduced* if what it says was found and its
+control came out as it must, *better* if more than that was found, and else *not reproduced*; "published: none" are
+controls and questions of our own. How fast single runs are: [bench.md](bench.md).
 """
 END = "Written by `recombine claims --page docs/results/README.md`; the pictures by `python bench/pictures.py`.\n"
 
@@ -151,11 +152,25 @@ def _section(module: Any, table: Table, claims: Sequence[Line]) -> str:
     name = first["experiment"]
     told = [f"## {name}", f"**{_safe(first['title'])}**", f"Claim: {_safe(about.get('Claim', ''))}"]
     told += [f"{_made(first)}.\n```\n{first['command']}\n```", "\n".join(map(_item, claims))]
+    if first["runs"] and hasattr(module, "impossible"):
+        told.append(_impossible(module.impossible(first["scale"])))
     told.append(f"Source: {_safe('; '.join(dict.fromkeys(claim['source'] for claim in claims)))}")
     if first["runs"]:
         told.append(f"Measured: {_safe(about.get('Measured', ''))}")
     told += [f"![{_safe(_title(text))}]({name}-{figure}.svg)" for figure, text in table.figures().items()]
     return "\n\n".join(told) + "\n"
+
+
+def _impossible(runs: Sequence[Any]) -> str:
+    """The runs that no support can satisfy, by their family."""
+    cells: dict[str, set[float]] = {}
+    for run in runs:
+        cells.setdefault(f"K={run.family.num_hot}, M={run.family.num_modules}", set()).add(run.frac_test)
+    listed = "; ".join(
+        f"{name}: {', '.join(f'{100 * frac:.6g}%' for frac in sorted(of))}" for name, of in cells.items()
+    )
+    told = f"Impossible, and left out: {len(runs)} runs, whose train tasks are too few to connect the modules"
+    return f"{told} (share held out: {listed})."
 
 
 def _item(claim: Line) -> str:
@@ -207,7 +222,7 @@ def _number(value: float | None) -> str:
         return "-"
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
-    return f"{value:.4f}" if abs(value) < 1 else f"{value:.3f}" if abs(value) < 100 else f"{value:,.0f}"
+    return f"{value:.4f}" if round(abs(value), 4) < 1 else f"{value:.3f}" if abs(value) < 100 else f"{value:,.0f}"
 
 
 def _labelled(text: str) -> dict[str, str]:

@@ -105,6 +105,21 @@ def test_only_the_papers_student_is_set_beside_the_public_code(page):
     assert "10 min 22 s for 2 in a row, 31 times as long" in time, "2 x 311 s"
 
 
+def test_impossible_runs_are_listed():
+    section = PAGE[PAGE.index("\n## scaling_data") : PAGE.index("\n## scaling_depth")]
+    assert "left out: 54 runs" in section
+    assert "K=2, M=16: 90%, 95%, 98%, 99%; K=2, M=24: 95%, 98%, 99%;" in section
+    assert section.count("M=") >= 7
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [(0.99994, "0.9999"), (1 - 1e-7, "1.000"), (1 + 1e-7, "1.000"), (-0.5, "-0.5000"), (1234, "1,234")],
+)
+def test_numbers(value, told):
+    assert record._number(value) == told
+
+
 def test_the_same_run_in_two_tables_was_trained_twice(page, tmp_path):
     made(tmp_path, "todo", rows())
     assert " 4 of the runs train the paper's student" in record.page(tmp_path)
