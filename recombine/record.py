@@ -36,8 +36,8 @@ What was published, what came out here, and the verdict. All of it is computed f
 (`NAME.parquet`, every evaluation of every run). Intervals stand in brackets, of the bootstrap's 95% over seeds unless
 the claim says otherwise. Of three seeds, as most have, that is from the smallest value to the largest: such an interval
 holds the median of all seeds three times in four, no more. A claim is *reproduced* if what it says was found and its
-control came out as it must, *better* if more than that was found, and else *not reproduced*; "published: none" are
-controls and questions of our own. How fast single runs are: [bench.md](bench.md).
+control came out as it must, *better* if more than that was found, and else *not reproduced*; so are controls and
+questions of our own judged, of which nothing was published. How fast single runs are: [bench.md](bench.md).
 """
 END = "Written by `recombine claims --page docs/results/README.md`; the pictures by `python bench/pictures.py`.\n"
 

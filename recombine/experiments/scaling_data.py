@@ -234,7 +234,8 @@ def claims(rows) -> list:
             "seeds must differ by less than the gain",
         ),
         "number": (
-            "With the same share held out, R2 is higher with more modules, for each K (smallest gain over M)",
+            "With the same share held out (the largest that all M allow), R2 is higher with more modules, for each K "
+            "(smallest gain over M)",
             "the number of tasks counts",
             "were it the share, there would be no gain",
         ),
