@@ -156,7 +156,7 @@ def figures(rows) -> dict:
             "r2",
             by="decoder",
             title="The task as told by a hidden layer (chosen on train tasks) and by the code",
-            y_title="decodability, unseen combinations (R²)",
+            y_title="decodability, unseen tasks (R²)",
             x_title="how the task is told",
         ),
         "layers": figure.lines(
@@ -166,7 +166,7 @@ def figures(rows) -> dict:
             by="encoding",
             title="Decodability by layer, trained students",
             x_title="layer (pre: before its ReLU)",
-            y_title="decodability, unseen combinations (R²)",
+            y_title="decodability, unseen tasks (R²)",
         ),
     }
 
