@@ -7,7 +7,8 @@ lift     Each takes the largest step down a sum of convex terms, one per module.
          by itself, the best would be the largest single steps: what is reached is told as a share of that.
 
 Where combinations must not be suggested (held out), a bound may be missed; then it is told, too. In the lab, what
-connects and what lifts beats chance, what spans does not (experiments/coverage_advice.py).
+connects, what lifts and what tells modules apart that only occur together beats chance; one pair that spans, where
+pairs link two sides only, does not (experiments/coverage_advice.py).
 """
 
 from __future__ import annotations

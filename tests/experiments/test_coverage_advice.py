@@ -71,7 +71,7 @@ def test_train_sets_lack_what_they_should_and_advice_makes_it_good(scale):
 
 def test_advice_that_is_ahead_holds_and_the_control_must_be_even():
     claims = claims_of(rows_of(AHEAD))
-    assert len(claims) == 5
+    assert len(claims) == 6
     assert {claim.verdict for claim in claims.values()} == {"reproduced"}
     assert claims["rare"].measured == pytest.approx(0.05)
     np.testing.assert_allclose(claims["rare"].interval, 0.05)
@@ -107,7 +107,7 @@ def test_a_half_done_sweep_is_not_judged():
 
 def test_tiny_runs_end_to_end():
     rows = rc.train(coverage_advice.runs("tiny"))
-    assert len(coverage_advice.summary(rows)) == 15
+    assert len(coverage_advice.summary(rows)) == 18
     (figure,) = coverage_advice.figures(rows).values()
     assert {trace.name for trace in figure.data} == {"nothing", "random", "suggested"}
     assert not any(claim.holds for claim in coverage_advice.claims(rows)), "20 steps are not enough"
@@ -121,6 +121,7 @@ def test_conclusions_from_the_committed_rows():
     assert {name: claim.verdict for name, claim in claims_of(rows).items()} == {
         "rare": "reproduced",
         "unmixed": "reproduced",
+        "confounded": "reproduced",
         "unspanned": "not reproduced",  # a pair that spans is not better than any other
         "unspanned, all ones": "not reproduced",
         "control: balanced": "reproduced",
