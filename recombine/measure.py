@@ -3,7 +3,8 @@
     cells(scale) -> list of {name: number or text}        measure(**cell) -> {name: number or text}, or a list of them
 
 A cell makes one row, or one for each of a list. It is kept, reused, shown and judged as a run is; it is found again by
-the experiment's name and its own values.
+the experiment's name and its own values. Arguments of `cells` that have a default are settings (`--set name=value`).
+A measure that has an argument `folder` gets one beside the rows, to keep what would be lost if it is stopped half-way.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def take(
                     writer.add(_rows(cell, measure, code), [cell.name])
     rows = finished(cells, table)
     if shown:
-        _tell_mixed(rows[rows["run"].isin(list(done))], code)
+        _tell_mixed(rows.loc[rows["run"].isin(list(done)), :], code)
     return rows
 
 

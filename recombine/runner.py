@@ -1,6 +1,8 @@
 """What `recombine run` does around `train`: an experiment's runs, their executor, and what is kept beside the rows."""
 
 import contextlib
+import functools
+import inspect
 import shlex
 import sys
 import time
@@ -132,18 +134,23 @@ def _training(order: Order, table: Table, quiet: bool) -> Work:
 
 def _computing(order: Order, table: Table, quiet: bool) -> Work:
     module = _module(order)
-    others = (order.settings, order.seeds is not None, order.on != "here", order.slurm, order.log)
-    told = f"{order.experiment} is computed, not trained: --set, --seeds, --on, --slurm and --log do not apply"
+    others = (order.seeds is not None, order.on != "here", order.slurm, order.log)
+    told = f"{order.experiment} is computed, not trained: --seeds, --on, --slurm and --log do not apply"
     require(not any(others), told)
+    listing = functools.partial(module.cells, **setting.arguments(module.cells, order.settings, order.experiment))
     told = f"{order.experiment}: cells({order.scale!r})"
-    cells = measure.cells_of(order.name, told, _listed(module, module.cells, order.scale, told))
+    cells = measure.cells_of(order.name, told, _listed(module, listing, order.scale, told))
     names = [cell.name for cell in cells]
+    one = module.measure
+    if "folder" in inspect.signature(one).parameters:  # for what takes long, so that nothing of it is lost
+        work = order.place.with_suffix("") if table.packed else order.place
+        one = functools.partial(one, folder=work / "work")
 
     def rows() -> pd.DataFrame:
         if order.finished:
             return measure.finished(cells, table)
         code = measure.code_of(Path(module.__file__ or ""))
-        return measure.take(cells, module.measure, table, _about(module, order, names), not quiet, code)
+        return measure.take(cells, one, table, _about(module, order, names), not quiet, code)
 
     return Work(rows, names, 0)
 

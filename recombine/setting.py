@@ -1,10 +1,12 @@
-"""`--set model.widths=256,256 encoding=FewShot`: settings as text, applied to every run of a sweep."""
+"""`--set model.widths=256,256 encoding=FewShot`: settings as text, applied to every run of a sweep; those of a computed
+experiment are arguments of its `cells`."""
 
 import ast
 import dataclasses
+import inspect
 import re
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from recombine import find
@@ -23,9 +25,7 @@ def apply(
     runs = list(runs)
     changes: list[dict[str, Any]] = [{} for _ in runs]
     for setting in settings:
-        path, equals, text = (word.strip() for word in setting.partition("="))
-        if not equals or not path:
-            raise InputError(f"a setting reads field=value, model.widths=256,256 say; got {setting!r}")
+        path, text = _cut(setting, "field=value, model.widths=256,256 say")
         # A sweep over encodings has num_pairs in some runs only: setting it there is what the user means.
         errors = []
         for run, change in zip(runs, changes, strict=True):
@@ -38,6 +38,33 @@ def apply(
         if errors and len(errors) == len(runs):
             raise next((error for error in errors if "did you mean" in str(error)), errors[0])
     return list(dict.fromkeys(map(put, runs, changes)))
+
+
+def arguments(function: Callable[..., Any], settings: Iterable[str], told: str) -> dict[str, Any]:
+    """Settings of a computed experiment: the arguments of its `cells(scale, …)` that have a default, by text."""
+    found = inspect.signature(function).parameters.items()
+    known = {name: one.default for name, one in found if one.default is not one.empty}
+    given: dict[str, Any] = {}
+    for setting in settings:
+        require(bool(known), f"{told} is computed, not trained: it has no settings, leave out --set")
+        name, text = _cut(setting, "name=value")
+        if name not in known:
+            raise InputError(f"{told} has no setting {name!r}: {nearest(name, known)}")
+        kind = type(known[name])
+        read = value(text, kind, {})
+        read = float(read) if kind is float and type(read) is int else read
+        wanted = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+        require(type(read) is kind, f"{told}: {name} must be {wanted.get(kind, kind.__name__)}, got {text!r}")
+        given[name] = read
+    return given
+
+
+def _cut(setting: str, reads: str) -> tuple[str, str]:
+    """The name and the text of a setting."""
+    name, equals, text = (word.strip() for word in setting.partition("="))
+    if not equals or not name:
+        raise InputError(f"a setting reads {reads}; got {setting!r}")
+    return name, text
 
 
 def reseed(runs: Iterable[Run], num_seeds: int) -> list[Run]:

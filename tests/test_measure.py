@@ -192,3 +192,36 @@ def test_rows_come_in_the_order_of_the_cells(tmp_path):
     rows = measure.take(cells, lambda n: {"m": n}, table, {}, False, "")
     assert rows["n"].tolist() == [3, 1, 2] == rows["m"].tolist()
     assert isinstance(rows, pd.DataFrame)
+
+
+SET = """def cells(scale, name: str = "a", n: int = 2, part: float = 0.5):
+    return [{"name": name, "n": n, "part": part}]
+
+
+def measure(name, n, part, folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("kept")
+    return {"folder": folder.name}
+"""
+
+
+def test_arguments_of_cells_are_settings(told, tmp_path):
+    (tmp_path / "mine.py").write_text(SET)
+    told("run", "mine.py", "--out", "out")
+    told("run", "mine.py", "--out", "out", "--set", "name=b", "part=2")
+    rows = Table("out").read().set_index("name")
+    assert rows["part"].to_dict() == {"a": 0.5, "b": 2.0}
+    assert (tmp_path / "out" / "work" / "b").read_text() == "kept"
+    told("run", "mine.py", "--out", "packed.parquet")
+    assert (tmp_path / "packed" / "work" / "a").exists()
+    for setting, says in (
+        ("nam=b", "mine.py has no setting 'nam': did you mean name or n?"),
+        ("n=2.5", "mine.py: n must be a whole number, got '2.5'"),
+        ("part=x", "mine.py: part must be a number, got 'x'"),
+        ("n", "a setting reads name=value; got 'n'"),
+    ):
+        assert says in told("run", "mine.py", "--set", setting, fails=True)
+
+
+def test_an_experiment_without_settings_says_so(told, mine):
+    assert "mine.py is computed, not trained: it has no settings" in told("run", "mine.py", "--set", "n=3", fails=True)
