@@ -59,6 +59,7 @@ ORDER = [
     "bootstrap",
     "figure",
     "film",
+    "gallery",
     "report",
     "coverage",
     "probe",
