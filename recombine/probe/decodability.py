@@ -95,6 +95,13 @@ class Decodability(BaseEstimator):
         y = self.targets_.encode(inputs.table(factors, len(read)))
         return float(pd.Series(self.targets_.score(read, y)).mean())
 
+    def log_loss(self, activations: Any, factors: Any) -> np.ndarray:
+        """How improbable the factors of every sample are by what is read from the chosen layer, their mean log loss."""
+        require(self.kind == "logistic", "probes of numbers have no log loss: use kind='logistic'")
+        read = self._read(activations)
+        y = self.targets_.encode(inputs.table(factors, len(read)))
+        return self.targets_.log_losses(read, y).mean(axis=1)
+
     def rank(self, factors: Any, activations: Any = None, combinations: Any = None) -> pd.DataFrame:
         """Order new combinations by expected failure, the worst first, with a probability.
 

@@ -111,7 +111,7 @@ class Prompts:
             chosen = list(row[start : start + hot])
             start += hot
             text = text.replace(f"{{{name}}}", _listing(chosen))
-            text = text.replace(f"{{a {name}}}", _listing([_article(one) for one in chosen]))
+            text = text.replace(f"{{a {name}}}", _listing([article(one) for one in chosen]))
         return text
 
     def _factors(self, rows: list[tuple[str, ...]]) -> pd.DataFrame:
@@ -176,5 +176,6 @@ def _listing(words: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def _article(word: str) -> str:
+def article(word: str) -> str:
+    """A word with its indefinite article."""
     return f"{'an' if word[:1].lower() in VOWELS else 'a'} {word}"

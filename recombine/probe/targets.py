@@ -18,6 +18,7 @@ from recombine.core import require
 MOST_NAMES = 200  # of one factor: each is a column, and more are hardly names
 NUM_DRAWS = 300  # of combinations, as `bootstrap` takes of seeds
 FLAT = 1e-12  # variance that is rounding
+LEAST = 1e-15  # probability, so that no loss is infinite
 
 
 class Factor(NamedTuple):
@@ -83,6 +84,11 @@ class Targets:
         squared = (read - y) ** 2
         summed = np.stack([squared[:, f.columns].sum(axis=1) for f in self.factors], axis=1)
         return summed / self.variance
+
+    def log_losses(self, read: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """The log loss of every sample and factor, what was read being probabilities of names."""
+        given = np.stack([(read * y)[:, f.columns].sum(axis=1) for f in self.factors], axis=1)
+        return -np.log(np.clip(given, LEAST, 1))
 
     def misread(self, read: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Whether a sample has a factor that is read as another name, or off by more than its standard deviation."""

@@ -12,7 +12,7 @@ pytest.importorskip("sklearn")
 from sklearn.base import clone
 from sklearn.decomposition import PCA
 from sklearn.exceptions import NotFittedError
-from sklearn.linear_model import Ridge
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import GroupKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -127,6 +127,23 @@ def test_logistic_probes_give_accuracies_of_all_factors():
     assert score(probe, "wholes", "shape", "seen") > 0.9
     assert score(probe, "wholes", "shape", "held out") < 0.5
     assert probe.predict(parts(factors)).iloc[0].to_dict() == factors.iloc[0].to_dict()
+
+
+def test_a_log_loss_is_that_of_the_probabilities_of_a_plain_fit():
+    factors = samples(300)
+    known, x, new = factors[:200], parts(factors)[:200], parts(factors)[200:]
+    found = Decodability("logistic", folds=3).fit(x, known).log_loss(new, factors[200:])
+    numbers = known.groupby(list(known), sort=False).ngroup().to_numpy()
+    rows = split(numbers, np.zeros(200, bool), 3, 0, []).fitted >= 0
+    scaler = StandardScaler().fit(x[rows])
+    expected = np.zeros(100)
+    for name in factors:
+        model = LogisticRegression(max_iter=1000).fit(scaler.transform(x[rows]), known[name][rows].astype(str))
+        places = pd.Index(model.classes_).get_indexer(pd.Index(factors[name][200:].astype(str)))
+        expected -= np.log(model.predict_proba(scaler.transform(new))[np.arange(100), places]) / factors.shape[1]
+    assert found == pytest.approx(expected, rel=0.01)
+    with pytest.raises(InputError, match="use kind='logistic'"):
+        Decodability(folds=3).fit(x, known).log_loss(new, factors[200:])
 
 
 def test_a_name_that_only_one_fold_has_is_read_wrong_and_is_no_error():
