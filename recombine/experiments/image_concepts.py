@@ -189,7 +189,7 @@ def summary(rows) -> dict[str, float]:
     if held["failed"].notna().any():
         told |= {"failed": held["failed"].mean()}
         told |= {f"rank correlation, {name}": correlation(held, name) for name in ("expected", "rarity", "control")}
-    return {name: float(value) for name, value in told.items()}
+    return {name: float(value) for name, value in told.items() if not pd.isna(value)}  # nothing ranks where all failed
 
 
 def figures(rows) -> dict[str, Any]:
@@ -197,15 +197,16 @@ def figures(rows) -> dict[str, Any]:
     held, layers, drawn = _held(rows), rows[rows["what"] == "layer"], {}
     if held["failed"].notna().any():
         drawn["outcome"] = figure.scatter(
-            held,
+            held.assign(of="prompts"),
             "expected",
             "failed",
+            "of",
             text="prompt",
             fit=True,
             title="Held-out prompts: expected failure and what the judge saw",
             x_title="log loss of the prompt's concepts",
             y_title="share of images that failed",
-        )
+        ).update_yaxes(range=[-0.05, 1.05])
     mixed = layers[layers["split"] == "held out"]
     told = "control: another prompt"
     parts = [layers.assign(what=layers["split"]), mixed.assign(what=told, score=mixed["shuffled"])]
