@@ -8,7 +8,7 @@ import pandas as pd
 from recombine.claims import RESULTS, last
 from recombine.table import Table
 
-TABLES = ("scaling_data.parquet", "scaling_law.parquet", "unfinished/scaling_law.parquet")
+TABLES = ("scaling_data.parquet", "scaling_law.parquet")
 STUDENT = "1024x1024x1024x1024"
 OUT = Path(__file__).parent.parent / "recombine" / "plan.json"
 COLUMNS = {

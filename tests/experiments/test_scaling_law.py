@@ -142,15 +142,16 @@ def test_conclusions_from_the_committed_rows():
     table = rc.Table(RESULTS)
     rows = table.read()
     scale = table.meta()["scale"]
-    wanted, spared = (set(map(identity, runs(scale))) for runs in (scaling_law.runs, scaling_law.spared))
-    assert wanted <= set(rows["run"]) <= wanted | spared
+    wanted, spared = scaling_law.runs(scale), scaling_law.spared(scale)
+    trained = {identity(run) for run in wanted if type(run.model).__name__ in set(rows["model"])}
+    assert trained <= set(rows["run"]) <= set(map(identity, [*wanted, *spared])), "a student's runs are there whole"
     assert not rows["diverged"].any()
     assert rows["support/balanced"].all()
     assert rows["support/connected"].all()
     assert {name: claim.verdict for name, claim in claims_of(rows).items()} == {
         "MLP: power": "reproduced",
-        "MLP: largest M": "not reproduced",  # four M cannot tell the laws apart
-        "MLP: each M": "not reproduced",
+        "MLP: largest M": "not reproduced",  # it misses more, but not with every choice of seeds
+        "MLP: each M": "reproduced",
         "Transformer: power": "not yet run",
         "Transformer: largest M": "not yet run",
         "Transformer: each M": "not yet run",
