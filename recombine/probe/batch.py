@@ -19,6 +19,9 @@ def pieces(batches: Any, batch_size: int) -> tuple[Iterable[Any], int | None]:
     if isinstance(batches, (Tensor, np.ndarray, Mapping)):
         num = size(batches)
         require(num is not None, "the batch holds no tensor: give tensors or arrays with a row for each sample")
+        other = next((len(one) for one in _tensors(batches) if one.ndim and len(one) != num), None)
+        told = f"of the tensors that were given, one has {num} rows and another {other}"
+        require(other is None, f"{told}: give a row for each sample in all of them, or a list of batches")
         starts = range(0, num or 0, batch_size)
         return (_part(batches, slice(start, start + batch_size)) for start in starts), len(starts)
     fine = isinstance(batches, Iterable) and not isinstance(batches, (str, bytes))
@@ -31,9 +34,8 @@ def pieces(batches: Any, batch_size: int) -> tuple[Iterable[Any], int | None]:
 
 
 def size(given: Any) -> int | None:
-    """How many samples there are, by the first tensor in it."""
-    tensor = next(_tensors(given), None)
-    return len(tensor) if tensor is not None and tensor.ndim else None
+    """How many samples there are, by the first tensor in it that is more than a number."""
+    return next((len(tensor) for tensor in _tensors(given) if tensor.ndim), None)
 
 
 def devices(given: Any) -> set[str]:
@@ -41,46 +43,43 @@ def devices(given: Any) -> set[str]:
     return {str(tensor.device) for tensor in _tensors(given) if isinstance(tensor, Tensor)}
 
 
-def move(piece: Any, model: nn.Module, cast: bool) -> Any:
-    """The batch on the network's device, with `cast` in the type of its weights, if they have one type."""
-    weights = [weight for weight in model.parameters() if weight.is_floating_point()]
-    types = {weight.dtype for weight in weights}
-    kind = types.pop() if cast and len(types) == 1 else None
-    device = next((weight.device for weight in model.parameters()), torch.device("cpu"))
+class Home:
+    """Where a network is and what it takes, looked up once for all batches.
 
-    def moved(item: Any) -> Any:
+    A batch is moved to its device and, with `cast`, to the type of its weights, if they have one type. A dict is handed
+    over by name, a list in order, anything else as it is.
+    """
+
+    def __init__(self, model: nn.Module, cast: bool):
+        self.model, weights = model, list(model.parameters())
+        types = {weight.dtype for weight in weights if weight.is_floating_point()}
+        self.kind = types.pop() if cast and len(types) == 1 else None
+        self.device = weights[0].device if weights else torch.device("cpu")
+        self.signature = inspect.signature(model.forward)
+
+    def move(self, item: Any) -> Any:
+        """The batch as the network takes it."""
         if isinstance(item, np.ndarray) and item.dtype.kind in "fiub":
             item = torch.as_tensor(item)
         if isinstance(item, Tensor):
-            return item.to(device, kind if item.is_floating_point() else None, non_blocking=True)
+            return item.to(self.device, self.kind if item.is_floating_point() else None, non_blocking=True)
         if isinstance(item, Mapping):
-            return {name: moved(value) for name, value in item.items()}
+            return {name: self.move(value) for name, value in item.items()}
         if isinstance(item, (tuple, list)):
-            return [moved(value) for value in item]
+            return [self.move(value) for value in item]
         return item
 
-    return moved(piece)
-
-
-def call(model: nn.Module, piece: Any) -> Any:
-    """Call the network on a batch: a dict by name, a list in order, anything else as it is."""
-    args = piece if isinstance(piece, list) else [] if isinstance(piece, dict) else [piece]
-    kwargs = piece if isinstance(piece, dict) else {}
-    try:
-        inspect.signature(model.forward).bind(*args, **kwargs)
-    except TypeError as error:
-        given = ", ".join(kwargs) or f"{len(args)} inputs"
-        told = f"the model cannot be called with a batch of {given} ({error})"
-        raise InputError(f"{told}: say how, forward=lambda model, batch: model(batch[0]) for instance") from None
-    return model(*args, **kwargs)
-
-
-def named(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The inputs of a call by the names that the network has for them."""
-    try:
-        return dict(inspect.signature(model.forward).bind(*args, **kwargs).arguments) | kwargs
-    except (TypeError, ValueError):  # the call will tell
-        return kwargs
+    def call(self, piece: Any) -> Any:
+        """Call the network on a batch."""
+        args = piece if isinstance(piece, list) else [] if isinstance(piece, dict) else [piece]
+        kwargs = piece if isinstance(piece, dict) else {}
+        try:
+            self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            given = ", ".join(kwargs) or f"{len(args)} inputs"
+            told = f"the model cannot be called with a batch of {given} ({error})"
+            raise InputError(f"{told}: say how, forward=lambda model, batch: model(batch[0]) for instance") from None
+        return self.model(*args, **kwargs)
 
 
 def explain(error: BaseException, model: nn.Module, num: int | None, inputs: set[str]) -> str | None:
@@ -113,4 +112,4 @@ def _tensors(given: Any) -> Iterator[Any]:
 def _part(given: Any, rows: slice) -> Any:
     if isinstance(given, Mapping):
         return {name: _part(value, rows) for name, value in given.items()}
-    return given[rows] if isinstance(given, (Tensor, np.ndarray)) else given
+    return given[rows] if isinstance(given, (Tensor, np.ndarray)) and given.ndim else given

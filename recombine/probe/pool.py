@@ -33,19 +33,37 @@ def pick(output: Any) -> Tensor | None:
     return None
 
 
-def pooled(name: str, tensor: Tensor, pool: Pool, channels: Channels = None, mask: Tensor | None = None) -> Tensor:
-    """One row of float32 per sample, with memory of its own; `name` is the layer's, for messages."""
+def pooled(
+    name: str,
+    tensor: Tensor,
+    pool: Pool,
+    channels: Channels = None,
+    mask: Tensor | None = None,
+    place: Callable[[torch.Size], np.ndarray | None] | None = None,
+) -> Tensor:
+    """One row of float32 per sample, with memory of its own; `name` is the layer's, for messages.
+
+    Where a copy has to be made it is made where the rows are to stay, if `place` knows that.
+    """
+    if tensor.is_nested:  # samples of several lengths, without padding
+        require(pool != "flat", f"layer {name!r} has samples of several lengths: pool over them, pool='mean' say")
+        return torch.cat([_pooled(name, one[None], pool, channels, None) for one in tensor.unbind()])
     rows = _pooled(name, tensor, pool, channels, mask)
     # The next layer may write into the memory of this one's output, as an inplace ReLU does.
-    shared = rows.device == tensor.device and rows.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
-    return rows.clone() if shared else rows
+    if rows.device != tensor.device or rows.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr():
+        return rows
+    room = place(rows.shape) if place is not None and rows.device.type == "cpu" else None
+    return rows.clone() if room is None else torch.from_numpy(room).copy_(rows)
 
 
 def _pooled(name: str, tensor: Tensor, pool: Pool, channels: Channels, mask: Tensor | None) -> Tensor:
     require(tensor.ndim > 0, f"layer {name!r} gave a single number: choose a layer with a row for each sample")
-    require(not tensor.is_complex(), f"layer {name!r} gave complex numbers: give pool a function that makes them real")
+    made: Any = pool(tensor) if callable(pool) else tensor
+    require(
+        not (isinstance(made, Tensor) and made.is_complex()),
+        f"layer {name!r} gave complex numbers: give pool a function that makes them real",
+    )
     if callable(pool):
-        made: Any = pool(tensor)
         fine = isinstance(made, Tensor) and made.ndim > 0
         require(
             fine, f"pool made {type(made).__name__} of layer {name!r}: it must give a tensor, a row for each sample"

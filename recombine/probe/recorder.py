@@ -8,6 +8,7 @@ a dict of samples x features by layer, is what `Decodability().fit` takes.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -18,22 +19,26 @@ from torch import Tensor, nn
 
 from recombine.core import InputError, require
 from recombine.probe import batch as batching
-from recombine.probe.layers import choose
+from recombine.probe.layers import choose, tokens_first
+from recombine.probe.mask import Masks
 from recombine.probe.meter import Meter
 from recombine.probe.pool import Channels, Pool, pick, pooled, to_cpu
 from recombine.probe.store import Store
 
 MAX_MEMORY = 2 << 30  # bytes of activations that are kept in memory
+ODD = "its first axis is not the sample, so give pool a function"
+TURN = "it takes tokens first, so say forward=lambda model, batch: model(batch.transpose(0, 1)), or use batch_first"
 
 
 class Recorder:
     """Records layers of a network while it runs, on batches of its own or, as a context, on those of your own loop.
 
     `layers` are names or patterns. `pool` is "mean" or "last" (over tokens or space; padding is left out where the
-    model is called with an attention_mask), "flat", or a function of the layer's tensor. `forward(model, batch)` says
-    how the model is called where `model(batch)`, `model(*batch)` or `model(**batch)` would not do. `pick` takes the
-    tensor out of a layer's output. A layer that runs more than once in a forward pass is refused unless `repeated` says
-    which of its outputs counts. Rows beyond `max_memory` bytes go to files, in `folder` if they are to stay.
+    model, or the part of it that the layer is in, is called with an attention_mask), "flat", or a function of the
+    layer's tensor, which has the sample first. `forward(model, batch)` says how the model is called where
+    `model(batch)`, `model(*batch)` or `model(**batch)` would not do. `pick` takes the tensor out of a layer's output. A
+    layer that runs more than once in a forward pass is refused unless `repeated` says which of its outputs counts. Rows
+    beyond `max_memory` bytes go to files, in `folder` if they are to stay.
     """
 
     def __init__(
@@ -57,6 +62,8 @@ class Recorder:
         fine = repeated in (None, "first", "last", "mean")
         require(fine, f"repeated must be 'first', 'last' or 'mean', got {repeated!r}")
         require(channels in (None, "first", "last"), f"channels must be 'first' or 'last', got {channels!r}")
+        scripted = isinstance(model, torch.jit.ScriptModule)
+        require(not scripted, "a scripted model cannot be recorded: give the one that it was made from")
         self.model: Any = getattr(model, "_orig_mod", model)  # a compiled network's own hooks may never be called
         self.modules = choose(self.model, layers)
         self.pool: Pool = pool
@@ -66,7 +73,9 @@ class Recorder:
         self.store = Store(max_memory, self.folder)
         self._handles: list[Any] = []
         self._caught: dict[str, list[Tensor]] | None = None  # of the forward pass that is under way
-        self._mask: Tensor | None = None
+        self._masks = Masks(self.model, self.modules)
+        self._turned = tokens_first(self.model, self.modules)
+        self._home: batching.Home | None = None
         self._size: int | None = None  # samples of the batch, where that can be told
         self._own_loop = True
         self._devices: set[str] = set()
@@ -74,6 +83,7 @@ class Recorder:
     @property
     def activations(self) -> dict[str, np.ndarray]:
         """All batches that were recorded since the last start, by layer: samples x features."""
+        require(self.store.num_rows > 0, "nothing was recorded: call the model itself while the recorder is on")
         return self.store.arrays()
 
     def record(self, batches: Any, batch_size: int = 32) -> dict[str, np.ndarray]:
@@ -100,6 +110,7 @@ class Recorder:
         self._own_loop = True
         try:
             self._handles.append(self.model.register_forward_pre_hook(self._before, with_kwargs=True))
+            self._handles += self._masks.hooks()
             self._handles += [module.register_forward_hook(self._hook(name)) for name, module in self.modules.items()]
             self._handles.append(self.model.register_forward_hook(self._after))
         except BaseException:
@@ -116,13 +127,14 @@ class Recorder:
     def _remove(self) -> None:
         for handle in self._handles:
             handle.remove()
-        self._handles, self._caught, self._mask = [], None, None
+        self._handles, self._caught = [], None
+        self._masks.clear()
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """Evaluation mode while we run the network; every module gets its own mode back."""
         modes = {module: module.training for module in self.model.modules()}
-        self._own_loop = False
+        self._own_loop, self._home = False, batching.Home(self.model, cast=self.forward is None)
         try:
             self.model.eval()
             yield
@@ -131,28 +143,23 @@ class Recorder:
                 module.training = mode
 
     def _run(self, piece: Any) -> None:
-        piece = batching.move(piece, self.model, cast=self.forward is None)
-        self._caught, self._mask, self._size = {}, None, batching.size(piece)
+        home: Any = self._home
+        piece = home.move(piece)
+        self._masks.clear()
+        self._caught, self._size = {}, batching.size(piece)
         if self.forward is not None:
             self._size = None  # only the user's own call knows what it does with a batch
             self.forward(self.model, piece)
         else:
-            batching.call(self.model, piece)
+            home.call(piece)
         self._finish()
 
     def _before(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        given = batching.named(model, args, kwargs)
-        mask = given.get("attention_mask")
-        self._devices = batching.devices([*args, *kwargs.values()])
+        given = [*args, *kwargs.values()]
+        self._devices = batching.devices(given)
         if self._own_loop:
-            self._caught, self._size = {}, batching.size([*args, *kwargs.values()])
-        if isinstance(mask, Tensor) and mask.ndim == 2:
-            empty = torch.nonzero(mask.sum(dim=1) == 0).flatten()
-            told = "has no token that is not padding"
-            require(len(empty) == 0, f"sample {int(empty[0]) if len(empty) else 0} of a batch {told}: leave it out")
-            self._mask = mask
-        else:
-            self._mask = None
+            self._masks.clear()
+            self._caught, self._size = {}, batching.size(given)
 
     def _hook(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
@@ -162,9 +169,15 @@ class Recorder:
             if not isinstance(tensor, Tensor):
                 told = f"layer {name!r} returned no tensor but {type(output).__name__}"
                 raise InputError(f"{told}: choose a layer within it, or say with pick= what to take")
+            if name in self._turned and tensor.ndim == 3:  # PyTorch's own way: tokens x samples x features
+                tensor = tensor.transpose(0, 1)
+            caught: Any = self._caught
+            place = None if name in caught else functools.partial(self.store.place, name)
             with torch.no_grad():
-                row = pooled(name, tensor, self.pool, self.channels, self._mask)
-            self._caught.setdefault(name, []).append(row)  # pyright: ignore[reportOptionalMemberAccess]
+                plain = tensor.ndim == 3 and not tensor.is_nested
+                mask = self._masks.of(name, tensor.shape) if plain else None
+                row = pooled(name, tensor, self.pool, self.channels, mask, place)
+            caught.setdefault(name, []).append(row)
 
         return hook
 
@@ -178,9 +191,10 @@ class Recorder:
         rows = {name: self._one(name, caught.get(name, [])) for name in self.modules}
         first = next(iter(rows))
         num = len(rows[first]) if self._size is None else self._size
+        require(num > 0, "a batch has no sample: leave it out")
         for name, found in rows.items():
             told = f"layer {name!r} gave {len(found)} rows for a batch of {num} samples"
-            require(len(found) == num, f"{told}: its first axis is not the sample, so give pool a function")
+            require(len(found) == num, f"{told}: {TURN if name in self._turned else ODD}")
         self.store.add(to_cpu(rows))
 
     def _one(self, name: str, found: list[Tensor]) -> Tensor:
@@ -191,5 +205,7 @@ class Recorder:
             told = f"layer {name!r} ran {len(found)} times in one forward pass"
             raise InputError(f"{told}: say with repeated='first', 'last' or 'mean' which output counts")
         if self.repeated == "mean" and len(found) > 1:
+            told = f"layer {name!r} gave rows of several widths in one forward pass"
+            require(len({row.shape for row in found}) == 1, f"{told}: choose repeated='first' or 'last'")
             return torch.stack(found).mean(dim=0)
         return found[0] if self.repeated == "first" else found[-1]

@@ -7,6 +7,7 @@ import re
 import shutil
 import tempfile
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,12 @@ class Store:
         self.keeper: _Temporary | None = None
         self.in_memory = self.num_rows = 0
 
+    def place(self, name: str, shape: Sequence[int]) -> np.ndarray | None:
+        """Where rows of this shape come next, if there is room: what stands there already is not copied by `add`."""
+        if name not in self.room or self.filled + shape[0] > self.capacity or shape[1] != self.widths[name]:
+            return None
+        return self.room[name][self.filled : self.filled + shape[0]]
+
     def add(self, rows: dict[str, np.ndarray]) -> None:
         """Keep one batch of all layers."""
         for name, part in rows.items():
@@ -44,7 +51,9 @@ class Store:
         self.num_rows += num
         if self.filled + num <= self.capacity:
             for name, part in rows.items():
-                self.room[name][self.filled : self.filled + num] = part
+                room = self.room[name][self.filled : self.filled + num]
+                if room.ctypes.data != part.ctypes.data:
+                    room[:] = part
             self.filled += num
             return
         self.capacity = self.filled  # what comes now comes after it
@@ -98,6 +107,7 @@ class Store:
                 folder.mkdir(parents=True, exist_ok=True)
                 for number, name in enumerate(self.parts):
                     self.files[name] = folder / f"{number:03d}-{re.sub(r'[^0-9A-Za-z.@_=-]', '_', name)}.npy"
+                    self.files[name].unlink(missing_ok=True)  # what maps an older one keeps it
                     with self.files[name].open("wb") as file:
                         np.lib.format.write_array_header_1_0(file, _header(0, self.widths[name]))
             for name, parts in self.parts.items():
