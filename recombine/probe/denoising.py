@@ -37,7 +37,8 @@ class Pass:
     def begin(self) -> None:
         """The network is called."""
         if not self.calls:
-            self.num_steps = len(self.pipeline.scheduler.timesteps)
+            planned = getattr(self.pipeline, "num_timesteps", None)  # fewer than the scheduler's, from an image say
+            self.num_steps = planned or len(self.pipeline.scheduler.timesteps)
         per_step = 1 + self.twice
         step, self.half = self.calls // per_step, HALVES[self.calls % per_step]
         label = step if self.late is None else self.late
@@ -77,7 +78,9 @@ class Pass:
         """The image is there: was the network called as often as there are steps?"""
         expected = self.num_steps * (1 + self.twice)
         told = f"the {component} was called {self.calls} times in {self.num_steps} steps of the scheduler"
-        require(self.calls == expected, f"{told}: turn off what calls it more often, skip-layer guidance say")
+        more = "turn off what calls it more often, skip-layer guidance say"
+        fewer = "it is not what denoises, or steps are left out; name another component, or turn that off"
+        require(self.calls == expected, f"{told}: {more if self.calls > expected else fewer}")
 
     def read(self, text: str, tensor: Tensor | None, ids: Any, end: int | None, pool: Pool) -> None:
         """A text encoder read something: the first time, the prompts; afterwards, what is to be avoided."""

@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -29,6 +31,7 @@ import pandas as pd
 import torch
 
 from recombine.core import InputError, require
+from recombine.hint import nearest
 from recombine.probe import batch as batching
 from recombine.probe.denoising import ALL_STEPS, HALVES, Pass, gather
 from recombine.probe.layers import choose
@@ -88,17 +91,20 @@ class Diffusion:
         self.network: Any = getattr(self.pipeline, self.component, None)
         told = f"this pipeline has no {self.component!r}"
         require(isinstance(self.network, torch.nn.Module), f"{told}: name its denoising network, component='unet' say")
+        told, undo = f"the {self.component} is compiled", f"pipeline.{self.component}._orig_mod"
+        remedy = f"record the pipeline as it was, pipeline.{self.component} = {undo}"
+        require(not hasattr(self.network, "_orig_mod"), f"{told}, and its layers cannot be read: {remedy}")
         if layers is None:
             layers = (PUBLISHED if paper else COMPONENTS).get(self.component) or COMPONENTS["transformer"]
             there = {name for name, _ in self.network.named_children()} | {"**"}
             layers = [one for one in layers if one.split(".")[0] in there]
         self.modules = choose(self.network, layers)
         self.fractions = fractions or (ALL_STEPS if paper else FRACTIONS)
-        fine = self.fractions == ALL_STEPS or all(0 <= float(one) <= 1 for one in self.fractions)
-        require(fine, f"fractions must be numbers from 0 to 1, or 'all', got {fractions!r}")
+        require(_shares(self.fractions), f"fractions must be numbers from 0 to 1, or 'all', got {fractions!r}")
         self.join = join or ("mean" if paper else "each")
         fine = self.join in ("each", "mean", "concatenate")
         require(fine, f"join must be 'each', 'mean' or 'concatenate', got {join!r}")
+        halves = [halves] if isinstance(halves, str) else list(halves)
         require(bool(halves) and set(halves) <= set(HALVES), f"halves must be of {HALVES}, got {halves!r}")
         self.pool: Pool = pool
         self.halves, self.text, self.paper = tuple(halves), text, paper
@@ -120,10 +126,14 @@ class Diffusion:
         of an image, is asked at once, so that images need not be kept; `keep` may be a folder to write them to.
         """
         texts = prompts.texts if isinstance(prompts, Prompts) else [prompts] if isinstance(prompts, str) else [*prompts]
-        require(bool(texts) and len(list(seeds)) > 0, "there is nothing to draw: give prompts and at least one seed")
+        told = f"seeds must be a list of whole numbers, range(2) say, got {seeds!r}"
+        require(isinstance(seeds, Iterable) and not isinstance(seeds, str), told)
+        seeds = list(seeds)
+        require(bool(texts) and bool(seeds), "there is nothing to draw: give prompts and at least one seed")
         require(batch_size > 0, f"batch_size must be at least 1, got {batch_size}")
         ours = next((name for name in OURS if name in call), None)
         require(ours is None, f"{ours} is set by record itself: leave it out, and give prompts and seeds")
+        self._refuse_unknown(call)
         factors = prompts.factors if isinstance(prompts, Prompts) else None
         require(judging is None or factors is not None, "a judge needs to know what was asked: give Prompts")
         samples = list(itertools.product(range(len(texts)), seeds))
@@ -147,10 +157,11 @@ class Diffusion:
         return Recording(store.arrays(), images, numbers, of_seed, asked, prompts.held_out[numbers], verdicts)
 
     def _draw(self, texts: list[str], seeds: list[int], late: int, call: dict[str, Any]) -> tuple[list[Any], Pass]:
-        twice = call.get("true_cfg_scale", 1) > 1 and call.get("negative_prompt") is not None
+        usual = _parameters(self.pipeline).get("true_cfg_scale")
+        twice = call.get("true_cfg_scale", usual or 1) > 1 and call.get("negative_prompt") is not None
         self._pass = Pass(self.pipeline, len(texts), self.fractions, twice, late if self.paper else None)
-        if isinstance(call.get("negative_prompt"), str):
-            call = call | {"negative_prompt": [call["negative_prompt"]] * len(texts)}
+        alike = {name: text for name, text in call.items() if "prompt" in name and isinstance(text, str)}
+        call = call | {name: [text] * len(texts) for name, text in alike.items()}
         generators = [torch.Generator().manual_seed(int(seed)) for seed in seeds]  # no image depends on its neighbours
         drawn = self.pipeline(prompt=texts, generator=generators, **call).images
         self._pass.finish(self.component)
@@ -159,6 +170,8 @@ class Diffusion:
     @contextlib.contextmanager
     def _hooked(self, batch_size: int) -> Iterator[None]:
         shown = getattr(self.pipeline, "_progress_bar_config", None)
+        parts = [part for part in vars(self.pipeline).values() if isinstance(part, torch.nn.Module)]
+        modes = {module: module.training for part in parts for module in part.modules()}
         handles: list[Any] = []
         try:
             handles.append(self.network.register_forward_pre_hook(lambda *_: self._under_way.begin()))
@@ -168,6 +181,8 @@ class Diffusion:
                 end = getattr(tokenizer, "eos_token_id", None)
                 handles.append(encoder.register_forward_hook(self._read(name, end), with_kwargs=True))
             self.pipeline.set_progress_bar_config(disable=True)
+            for part in parts:  # what is being trained is read without its dropout
+                part.eval()
             yield
         except Exception as error:
             reason = batching.explain(error, self.network, batch_size, set())
@@ -177,6 +192,8 @@ class Diffusion:
         finally:
             for handle in handles:
                 handle.remove()
+            for module, mode in modes.items():
+                module.training = mode
             self._pass = None
             self.pipeline.set_progress_bar_config(**(shown or {}))
 
@@ -195,6 +212,13 @@ class Diffusion:
 
         return hook
 
+    def _refuse_unknown(self, call: dict[str, Any]) -> None:
+        """Some pipelines take anything by name: a misspelt option would be passed over."""
+        known = _parameters(self.pipeline)
+        strange = next((name for name in call if name not in known), None)
+        told = f"{type(self.pipeline).__name__} has no option {strange!r}"
+        require(strange is None or not known, f"{told}: {nearest(str(strange), known)}")
+
 
 def _load(name: str | Path) -> Any:
     """A pipeline with its weights, in half precision where there is a GPU."""
@@ -208,6 +232,22 @@ def _load(name: str | Path) -> Any:
         told = f"no pipeline can be loaded from {str(name)!r} ({str(error).splitlines()[0]})"
         raise InputError(f"{told}: give a folder with a model_index.json, or a name on the hub") from error
     return found.to("cuda") if gpu else found
+
+
+def _parameters(pipeline: Any) -> dict[str, Any]:
+    """What the call of a pipeline, or of one that it is made from, takes by name, with defaults."""
+    found: dict[str, Any] = {}
+    for kind in type(pipeline).__mro__:
+        if "__call__" in vars(kind):
+            named = inspect.signature(vars(kind)["__call__"]).parameters.values()
+            found |= {one.name: one.default for one in named if one.kind is not one.VAR_KEYWORD}
+    return found
+
+
+def _shares(fractions: Any) -> bool:
+    if isinstance(fractions, str) or not isinstance(fractions, Iterable):
+        return fractions == ALL_STEPS
+    return all(isinstance(one, Real) and 0 <= one <= 1 for one in fractions)
 
 
 def _component(pipeline: Any) -> str:
@@ -230,6 +270,8 @@ def _kept(images: list[Any], keep: bool | str | Path, start: int) -> list[Any]:
     folder = Path(keep)
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / f"{start + number:06d}.png" for number in range(len(images))]
+    fine = all(hasattr(image, "save") for image in images)
+    require(fine, "only images can be kept in a folder: leave out output_type, or set keep to True or False")
     for image, file in zip(images, files, strict=True):
         image.save(file)
     return files

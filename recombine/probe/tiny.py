@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import importlib
 import string
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
+
+from recombine.core import require
 
 diffusers: Any = importlib.import_module("diffusers")  # their names are made as they are asked for
 transformers: Any = importlib.import_module("transformers")
 Kind = Literal["sd15", "sdxl", "sd3", "flux"]
+KINDS = get_args(Kind)
 WIDTH = 16  # of text encoders; T5's is twice that, room for two others side by side
 
 
 def pipeline(kind: Kind = "sd15", seed: int = 0) -> Any:
     """A pipeline of Stable Diffusion 1.5, XL, 3 or FLUX, for images of 32 x 32 pixels."""
+    require(kind in KINDS, f"there is no tiny pipeline {kind!r}: there are {', '.join(KINDS)}")
     before = torch.get_rng_state()
     torch.manual_seed(seed)
     try:

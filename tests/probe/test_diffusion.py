@@ -248,6 +248,77 @@ def test_wrong_inputs_are_told_in_one_line(pipelines, tmp_path):
     assert hooks(sd15) == before
 
 
+def test_more_wrong_inputs_are_told_in_one_line(pipelines, tmp_path, monkeypatch):
+    sd15, options = pipelines["sd15"], small("sd15")
+    other = Diffusion(sd15, "text_encoder", "encoder.layers.0", (0,))
+    latent = {"keep": tmp_path, "output_type": "latent"} | options
+    for told, wrong in {
+        "seeds must be a list of whole numbers": lambda: Diffusion(sd15).record(TEXTS, seeds=3),
+        "fractions must be numbers from 0 to 1, or 'all', got 0.5": lambda: Diffusion(sd15, fractions=0.5),
+        "fractions must be numbers from 0 to 1, or 'all', got 'al'": lambda: Diffusion(sd15, fractions="al"),
+        "has no option 'num_steps': did you mean": lambda: Diffusion(sd15).record(TEXTS, num_steps=3),
+        "only images can be kept in a folder": lambda: Diffusion(sd15).record(TEXTS, **latent),
+        "it is not what denoises": lambda: other.record(TEXTS, **options),
+        "there is no tiny pipeline 'sd2': there are sd15, sdxl, sd3, flux": lambda: tiny.pipeline("sd2"),
+    }.items():
+        with pytest.raises(InputError) as raised:
+            wrong()
+        assert told in str(raised.value)
+    compiled = torch.nn.Module()
+    compiled._orig_mod = sd15.unet  # as torch.compile has it
+    monkeypatch.setattr(sd15, "unet", compiled)
+    with pytest.raises(InputError, match=r"the unet is compiled, .*: record the pipeline as it was, pipeline.unet ="):
+        Diffusion(sd15)
+
+
+def test_without_guidance_there_is_one_half(pipelines):
+    pipeline, options = pipelines["sd15"], small("sd15") | {"guidance_scale": 1.0}
+    truth = calls(pipeline, pipeline.unet.mid_block, prompt=TEXTS, **options)
+    found = Diffusion(pipeline, layers="mid_block", fractions=(1,)).record(TEXTS, batch_size=2, **options)
+    np.testing.assert_allclose(found.activations["mid_block@1"], truth[-1].mean(dim=(2, 3)), atol=1e-5)
+
+
+def test_schedulers_that_call_twice_a_step_are_counted_call_by_call():
+    diffusers = pytest.importorskip("diffusers")
+    pipeline, options = tiny.pipeline("sd15"), small("sd15")
+    pipeline.scheduler = diffusers.HeunDiscreteScheduler(beta_schedule="scaled_linear")
+    truth = calls(pipeline, pipeline.unet.mid_block, prompt=TEXTS, **options)
+    assert len(truth) == 7  # of four steps, all but the last are of second order
+    found = Diffusion(pipeline, layers="mid_block", fractions=(0, 0.5, 1)).record(TEXTS, batch_size=2, **options)
+    for fraction, call in {0: 0, 0.5: 3, 1: 6}.items():
+        expected = truth[call][2:].mean(dim=(2, 3))
+        np.testing.assert_allclose(found.activations[f"mid_block@{fraction}"], expected, atol=1e-5)
+
+
+def test_a_way_that_is_cut_short_has_as_many_steps_as_are_taken(pipelines):
+    pipeline, options = pipelines["sdxl"], small("sdxl") | {"denoising_end": 0.5, "output_type": "latent"}
+    truth = calls(pipeline, pipeline.unet.mid_block, prompt=TEXTS, **options)
+    assert len(truth) == 2
+    found = Diffusion(pipeline, layers="mid_block", fractions=(1,)).record(TEXTS, iter([0]), batch_size=2, **options)
+    np.testing.assert_allclose(found.activations["mid_block@1"], truth[1][2:].mean(dim=(2, 3)), atol=1e-5)
+
+
+def test_a_pipeline_in_training_is_read_without_dropout_and_trains_on():
+    pipeline, options = tiny.pipeline("sd15"), small("sd15")
+    for module in pipeline.unet.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.5
+    diffusion = Diffusion(pipeline, layers="mid_block", fractions=(1,))
+    still = diffusion.record(TEXTS, **options).activations["mid_block@1"]
+    pipeline.unet.train()
+    pipeline.unet.mid_block.eval()
+    np.testing.assert_array_equal(diffusion.record(TEXTS, **options).activations["mid_block@1"], still)
+    assert pipeline.unet.training
+    assert not pipeline.unet.mid_block.training
+
+
+def test_a_text_for_all_images_is_given_to_each(pipelines):
+    diffusion, options = Diffusion(pipelines["sd3"], layers="transformer_blocks.1", fractions=(0,)), small("sd3")
+    together = diffusion.record(TEXTS, batch_size=2, prompt_2="a blur", **options).activations
+    alone = diffusion.record(TEXTS[1:], prompt_2="a blur", **options).activations
+    np.testing.assert_allclose(together["transformer_blocks.1@0"][1:], alone["transformer_blocks.1@0"], atol=1e-3)
+
+
 def test_extra_calls_are_refused(pipelines):
     options = small("sd3") | {"num_inference_steps": 6, "skip_guidance_layers": [0], "skip_layer_guidance_stop": 0.9}
     told = r"the transformer was called \d+ times in 6 steps of the scheduler: turn off"

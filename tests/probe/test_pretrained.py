@@ -100,3 +100,35 @@ def test_wrong_inputs_are_told_in_one_line(models, tokenizer, tmp_path):
         Pretrained(tmp_path)
     with pytest.raises(InputError, match="this model has no list of blocks: name layers"):
         Pretrained(torch.nn.Sequential(torch.nn.Linear(2, 2)), tokenizer)
+
+
+def test_a_model_of_texts_and_images_is_read_by_part(tokenizer, tmp_path):
+    torch.manual_seed(0)
+    text = SMALL | {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id}
+    config = transformers.CLIPConfig(text_config=text, vision_config=SMALL | {"image_size": 32, "patch_size": 8})
+    model = transformers.CLIPModel(config).eval()
+    with pytest.raises(InputError, match="CLIPModel reads texts and images apart: say which, part='text_model' or"):
+        Pretrained(model, tokenizer)
+    with pytest.raises(InputError, match="the model has no part 'text': did you mean text_model"):
+        Pretrained(model, tokenizer, part="text")
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    size = {"height": 32, "width": 32}
+    preparer = transformers.CLIPImageProcessorPil(size=size, crop_size=size)
+    preparer.save_pretrained(tmp_path)
+    texts = Pretrained(tmp_path, part="text_model").record(TEXTS)
+    expected = model.text_model(torch.tensor([tokenizer(TEXTS[1]).input_ids]), output_hidden_states=True)
+    np.testing.assert_allclose(
+        texts["encoder.layers.0"][1], expected.hidden_states[1][0].mean(dim=0).detach(), atol=1e-5
+    )
+    images = [np.random.default_rng(seed).integers(0, 255, (32, 32, 3), dtype=np.uint8) for seed in range(3)]
+    found = Pretrained(tmp_path, part="vision_model").record(images, batch_size=2)
+    states = model.vision_model(**preparer(images=images, return_tensors="pt"), output_hidden_states=True).hidden_states
+    np.testing.assert_allclose(found["encoder.layers.0"], states[1].mean(dim=1).detach(), atol=1e-5)
+
+
+def test_no_limit_of_tokens_is_no_limit(models, tokenizer, monkeypatch):
+    monkeypatch.setattr(models["bert"].config, "max_position_embeddings", -1)  # as some say it
+    assert Pretrained(models["bert"], tokenizer).record(TEXTS)["encoder.layer.0"].shape == (4, 16)
+    with pytest.raises(InputError, match="must be a model of transformers, its folder or its name on the hub, got int"):
+        Pretrained(3, tokenizer)

@@ -397,3 +397,137 @@ except InputError as error:
 """
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "torch is not installed: pip install 'recombine[torch]'"
+
+
+class Pair(nn.Module):
+    """An encoder and a decoder, each called with a mask of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder, self.decoder = Network(num=1), Network(num=1)
+
+    def forward(self, x, y, attention_mask=None, decoder_attention_mask=None):
+        self.encoder(x, attention_mask=attention_mask)
+        return self.decoder(y, attention_mask=decoder_attention_mask)
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_decoder_has_its_own_mask(masked):
+    torch.manual_seed(0)
+    pair, x, y = Pair().eval(), torch.randn(2, 5, 8), torch.randn(2, 5, 8)
+    first = torch.tensor([[1, 1, 0, 0, 0], [1, 1, 1, 1, 1]])
+    second = torch.tensor([[1, 1, 1, 1, 1], [1, 0, 0, 0, 0]]) if masked else None
+    given = {"x": x, "y": y, "attention_mask": first, "decoder_attention_mask": second}
+    found = Recorder(pair, ["encoder.blocks.0", "decoder.blocks.0"]).record([given])
+    for name, net, state, mask in (("encoder", pair.encoder, x, first), ("decoder", pair.decoder, y, second)):
+        real = torch.ones(2, 5) if mask is None else mask
+        out = net.blocks[0](state).detach() * real[:, :, None]
+        np.testing.assert_allclose(found[f"{name}.blocks.0"], out.sum(dim=1) / real.sum(dim=1)[:, None], atol=1e-6)
+
+
+def test_a_part_that_is_called_alone_tells_its_mask():
+    pair, x = Pair().eval(), torch.randn(2, 5, 8)
+    mask = torch.tensor([[1, 1, 0, 0, 0], [1, 1, 1, 1, 1]])
+    run = lambda model, batch: model.encoder(batch["x"], attention_mask=batch["mask"])  # noqa: E731
+    found = Recorder(pair, "encoder.blocks.0", forward=run).record([{"x": x, "mask": mask}])["encoder.blocks.0"]
+    np.testing.assert_allclose(found[0], pair.encoder.blocks[0](x[0, :2]).mean(dim=0).detach(), atol=1e-6)
+
+
+def test_a_wrapper_hands_the_mask_on(network):
+    class Wrapper(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Sequential(nn.Identity())
+
+        def forward(self, **given):
+            return self.inner(given["x"])
+
+    x, mask = torch.randn(2, 3, 4), torch.tensor([[1, 0, 0], [1, 1, 1]])
+    found = Recorder(Wrapper(), "inner.0").record([{"x": x, "attention_mask": mask}])["inner.0"]
+    np.testing.assert_allclose(found[0], x[0, 0], atol=1e-6)
+
+
+@pytest.mark.parametrize("num_tokens", [5, 4])
+def test_layers_that_take_tokens_first_are_turned(num_tokens):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16)
+    model = nn.Sequential(nn.TransformerEncoder(layer, 1, enable_nested_tensor=False), nn.LSTM(8, 6)).eval()
+    x = torch.randn(4, num_tokens, 8)
+    turned = lambda model, batch: model(batch.transpose(0, 1))  # noqa: E731
+    found = Recorder(model, ["0.layers.0", "0.layers.0.linear2", "1"], forward=turned).record(x)
+    with torch.no_grad():
+        states = model[0](x.transpose(0, 1))
+        np.testing.assert_allclose(found["0.layers.0"], states.mean(dim=0), atol=1e-6)
+        np.testing.assert_allclose(found["1"], model[1](states)[0].mean(dim=0), atol=1e-6)
+        assert found["0.layers.0.linear2"].shape == (4, 8)
+    with pytest.raises(
+        InputError, match=r"gave 7 rows for a batch of 4 samples: it takes tokens first, so say forward="
+    ):
+        Recorder(model, "1").record([torch.randn(4, 7, 8)])
+
+
+def test_samples_of_several_lengths_without_padding():
+    torch.manual_seed(0)
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2).eval()
+    x, padding = torch.randn(2, 5, 8), torch.tensor([[False] * 5, [False, False, True, True, True]])
+    run = lambda model, batch: model(batch, src_key_padding_mask=padding)  # noqa: E731
+    with pytest.warns(UserWarning, match="nested tensors is in prototype stage"):
+        found = Recorder(model, "layers.1", forward=run).record([x])["layers.1"]
+    with torch.no_grad():
+        np.testing.assert_allclose(found[1], model(x[1:, :2])[0].mean(dim=0), atol=1e-5)
+    with pytest.raises(InputError, match=r"layer 'layers.1' has samples of several lengths: pool over them"):
+        Recorder(model, "layers.1", pool="flat", forward=run).record([x])
+
+
+def test_complex_numbers_are_for_the_users_own_pool():
+    x = torch.randn(4, 3, dtype=torch.complex64)
+    found = Recorder(nn.Sequential(nn.Identity()), "0", pool=lambda state: state.abs()).record([x])["0"]
+    np.testing.assert_allclose(found, x.abs())
+    with pytest.raises(InputError, match="layer '0' gave complex numbers: give pool a function that makes them real"):
+        Recorder(nn.Sequential(nn.Identity()), "0").record([x])
+
+
+def test_a_second_recording_leaves_the_files_of_the_first(tmp_path):
+    recorder = Recorder(nn.Sequential(nn.Identity()), "0", max_memory=0, folder=tmp_path)
+    first = recorder.record(torch.ones(1000, 50))["0"]
+    recorder.record(torch.zeros(10, 50))
+    assert first.shape == (1000, 50)
+    assert (first == 1).all()
+    assert np.load(next(iter(tmp_path.iterdir()))).shape == (10, 50)
+
+
+@pytest.mark.parametrize("sizes", [[4, 4, 4], [4, 4, 2], [2, 4, 4], [4, 2, 4, 1]])
+@pytest.mark.parametrize("repeated", ["first", "last"])
+def test_rows_are_written_where_they_stay_and_nowhere_else(sizes, repeated):
+    """Rows that need no pooling go straight to their place, whatever the batches and however often a layer runs."""
+    twice = nn.Linear(3, 3)
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(inplace=True), twice, twice)
+    x = torch.randn(sum(sizes), 3)
+    found = Recorder(model, ["0", "2"], repeated=repeated).record(list(x.split(sizes)))
+    with torch.no_grad():
+        np.testing.assert_allclose(found["0"], model[0](x), atol=1e-6)
+        np.testing.assert_allclose(found["2"], model[: 3 if repeated == "first" else 4](x), atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_more_wrong_inputs_are_told_in_one_line(network):
+    x, shared = torch.randn(4, 5, 8), nn.Linear(3, 3)
+    model = nn.Sequential(shared, nn.ReLU(), shared)
+    uneven = {"x": x, "attention_mask": torch.ones(3, 5)}
+    with Recorder(network, "blocks.0") as empty:
+        pass
+    for told, wrong in {
+        "layer '2' is '0' under another name: ask for that": lambda: Recorder(model, "2"),
+        "layers must be names or patterns, 'blocks.*' say, got NoneType": lambda: Recorder(model, None),
+        "a scripted model cannot be recorded": lambda: Recorder(torch.jit.script(nn.Sequential(nn.ReLU()))),
+        "nothing was recorded: call the model itself while the recorder is on": lambda: empty.activations,
+        "a batch has no sample: leave it out": lambda: Recorder(model, "1").record([torch.zeros(0, 3)]),
+        "one has 4 rows and another 3": lambda: Recorder(network, "blocks.0").record(uneven),
+    }.items():
+        with pytest.raises(InputError) as raised:
+            wrong()
+        assert told in str(raised.value)
+    number = Recorder(network, "blocks.0", forward=lambda model, batch: model(batch["x"])).record(
+        {"s": x.sum(), "x": x}
+    )
+    assert number["blocks.0"].shape == (4, 8)
