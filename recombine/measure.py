@@ -44,7 +44,7 @@ class Cell(NamedTuple):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def __str__(self) -> str:
-        return ", ".join(f"{name} {value}" for name, value in self.values.items())
+        return ", ".join(f"{name} {value}" for name, value in self.values.items() if value != "")
 
 
 def take(

@@ -29,9 +29,8 @@ def show(rows: Any, result: dict[str, Any]) -> None:
         console.print(f"… and {len(frame) - 40} more runs")
     for name, value in result["summary"].items():
         console.print(f"  {name}: [bold]{value:.3f}[/bold]" if isinstance(value, float) else f"  {name}: {value}")
-    made = (
-        f"{result['runs']} runs in {result['programs']} programs" if result["programs"] else f"{result['runs']} cells"
-    )
+    num, programs = result["runs"], result["programs"]
+    made = f"{num} runs in {programs} programs" if programs else f"{num} cell{'' if num == 1 else 's'}"
     console.print(f"{made}, {result['seconds']} s")
 
 

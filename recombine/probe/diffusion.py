@@ -18,7 +18,6 @@ The best layer was then chosen on test combinations, which `Decodability` does n
 from __future__ import annotations
 
 import contextlib
-import importlib
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,6 +33,7 @@ from recombine.core import InputError, require
 from recombine.hint import nearest
 from recombine.probe import batch as batching
 from recombine.probe.denoising import ALL_STEPS, HALVES, Pass, gather
+from recombine.probe.extra import library
 from recombine.probe.layers import choose
 from recombine.probe.meter import Meter
 from recombine.probe.pool import Pool, pick, to_cpu
@@ -222,7 +222,7 @@ class Diffusion:
 
 def _load(name: str | Path) -> Any:
     """A pipeline with its weights, in half precision where there is a GPU."""
-    diffusers: Any = importlib.import_module("diffusers")
+    diffusers = library("diffusers")
     gpu = torch.cuda.is_available()
     try:
         found: Any = diffusers.DiffusionPipeline.from_pretrained(

@@ -26,6 +26,7 @@ import pandas as pd
 from recombine import find
 from recombine.core import InputError, require
 from recombine.hint import nearest
+from recombine.probe.extra import library
 from recombine.probe.prompts import Prompts, article, judge
 
 CLIP = "clip:"
@@ -92,9 +93,7 @@ def threshold(scores: np.ndarray, present: np.ndarray) -> float:
 
 def clip_scores(name: str, files: Sequence[Path], words: Sequence[str]) -> np.ndarray:
     """How well every image goes with every word: images x words."""
-    import torch
-
-    transformers: Any = importlib.import_module("transformers")
+    torch, transformers = library("torch"), library("transformers")
     where = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         model = transformers.CLIPModel.from_pretrained(name).eval().to(where)

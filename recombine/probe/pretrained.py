@@ -6,7 +6,6 @@ shift the positions of models that count them from the start. Only real tokens a
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ import torch
 
 from recombine.core import InputError, require
 from recombine.hint import nearest
+from recombine.probe.extra import library
 from recombine.probe.layers import blocks
 from recombine.probe.pool import Pool
 from recombine.probe.recorder import Recorder
@@ -128,7 +128,7 @@ class _Batches:
 
 def _load(name: str | Path) -> tuple[Any, Any]:
     """A model with its weights, and what prepares its inputs."""
-    transformers: Any = importlib.import_module("transformers")
+    transformers = library("transformers")
     try:
         model: Any = transformers.AutoModel.from_pretrained(str(name))
     except (OSError, ValueError) as error:

@@ -144,9 +144,9 @@ class Recorder:
 
     def _run(self, piece: Any) -> None:
         home: Any = self._home
-        piece = home.move(piece)
         self._masks.clear()
         self._caught, self._size = {}, batching.size(piece)
+        piece = home.move(piece)
         if self.forward is not None:
             self._size = None  # only the user's own call knows what it does with a batch
             self.forward(self.model, piece)

@@ -7,16 +7,13 @@ They draw noise, in a second or so on a CPU; what is recorded from them has the 
 
 from __future__ import annotations
 
-import importlib
 import string
 from typing import Any, Literal, get_args
 
-import torch
-
 from recombine.core import require
+from recombine.probe.extra import library
 
-diffusers: Any = importlib.import_module("diffusers")  # their names are made as they are asked for
-transformers: Any = importlib.import_module("transformers")
+torch, diffusers, transformers = library("torch"), library("diffusers"), library("transformers")
 Kind = Literal["sd15", "sdxl", "sd3", "flux"]
 KINDS = get_args(Kind)
 WIDTH = 16  # of text encoders; T5's is twice that, room for two others side by side

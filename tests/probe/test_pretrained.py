@@ -5,6 +5,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="these tests need the extra torch")
 transformers = pytest.importorskip("transformers", reason="these tests need the extra torch")
+pytest.importorskip("diffusers", reason="the tiny models of these tests are made with it")
 
 from recombine.core import InputError  # noqa: E402
 from recombine.probe import Pretrained, tiny  # noqa: E402

@@ -399,6 +399,36 @@ except InputError as error:
     assert answer.stdout.strip() == "torch is not installed: pip install 'recombine[torch]'"
 
 
+@pytest.mark.parametrize(
+    ("library", "use"),
+    [
+        ("diffusers", "from recombine.probe import tiny"),
+        ("diffusers", "from recombine.probe import Diffusion; Diffusion('folder')"),
+        ("transformers", "from recombine.probe import Pretrained; Pretrained('folder')"),
+        ("transformers", "from recombine.probe.judges import clip_scores; clip_scores('folder', [], [])"),
+    ],
+)
+def test_without_a_library_of_models_it_says_what_to_install(library, use):
+    code = f"""
+import sys
+sys.modules[{library!r}] = None  # as if it were not installed
+from recombine.core import InputError
+try:
+    {use}
+except InputError as error:
+    print(error)
+"""
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == f"{library} is not installed: pip install 'recombine[torch]'"
+
+
+def test_notices_of_what_is_not_needed_are_not_told():
+    pytest.importorskip("diffusers", reason="pipelines need the extra torch")
+    code = "from recombine.probe import tiny; tiny.pipeline()"
+    answer = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    assert "torchvision" not in answer.stderr
+
+
 class Pair(nn.Module):
     """An encoder and a decoder, each called with a mask of its own."""
 
