@@ -138,7 +138,9 @@ def _figure(number: int, name: str, text: str) -> str:
         raise InputError(f"figure {name!r} is not Plotly JSON ({error}): run the experiment again") from error
     layout["margin"] = layout.get("margin", {}) | {"t": 20}
     data = json.dumps(figure).replace("<", r"\u003c")  # nothing in the data may end the script
-    place = f'<div class="chart" data-figure="figure{number}" role="img" aria-label="{caption}"></div>'
+    height = layout.get("height")
+    low = f' style="min-height: {height}px"' if isinstance(height, int) else ""  # no blank room below a low one
+    place = f'<div class="chart"{low} data-figure="figure{number}" role="img" aria-label="{caption}"></div>'
     return (
         f"<figure><figcaption>{caption}</figcaption>\n{place}</figure>\n"
         f'<script type="application/json" id="figure{number}">{data}</script>'

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from recombine import figure, gallery
+from recombine import figure, gallery, report
 
 
 def test_a_thumbnail_is_a_small_picture_of_the_whole():
@@ -36,3 +36,10 @@ def test_a_sheet_shows_both_ends_in_order_and_in_place():
     unknown = gallery.sheet(rows.drop(columns="good"), "Images").layout.annotations
     assert {note.font.color for note in unknown} == {figure.INK}
     assert len(unknown) == 8
+
+
+def test_no_blank_room_is_left_below_a_single_line_on_the_page():
+    rows = pd.DataFrame({"image": list("ab"), "caption": ["one", "two"]})
+    low = gallery.sheet(rows, "Images")
+    assert low.layout.height < 320  # what pages keep free for a figure of unknown height
+    assert f"min-height: {low.layout.height}px" in report._figure(0, "images", low.to_json())

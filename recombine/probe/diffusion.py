@@ -247,7 +247,7 @@ def _parameters(pipeline: Any) -> dict[str, Any]:
 def _shares(fractions: Any) -> bool:
     if isinstance(fractions, str) or not isinstance(fractions, Iterable):
         return fractions == ALL_STEPS
-    return all(isinstance(one, Real) and 0 <= one <= 1 for one in fractions)
+    return all(isinstance(one, Real) and 0 <= float(one) <= 1 for one in fractions)
 
 
 def _component(pipeline: Any) -> str:

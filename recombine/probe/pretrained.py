@@ -47,7 +47,7 @@ class Pretrained:
         fine = callable(processor) or isinstance(processor, _Both)
         require(fine, "the model came without its tokeniser or image processor: give it, processor=…")
         self.model: Any = _part(model, part)
-        self.processor = processor
+        self.processor: Any = processor
         self.recorder = Recorder(self.model, layers or blocks(self.model), pool, **options)
 
     def record(self, samples: Sequence[Any], batch_size: int = 32) -> dict[str, np.ndarray]:
@@ -61,11 +61,11 @@ class Pretrained:
         return self.recorder.record(_Batches(samples, batch_size, batch))
 
     def _images(self, images: list[Any], start: int) -> Any:
-        prepare = getattr(self.processor, "image_processor", self.processor)
+        prepare: Any = getattr(self.processor, "image_processor", self.processor)
         return dict(prepare(images=images, return_tensors="pt"))
 
     def _texts(self, texts: list[str], start: int) -> Any:
-        tokenizer = getattr(self.processor, "tokenizer", self.processor)
+        tokenizer: Any = getattr(self.processor, "tokenizer", self.processor)
         tokens = dict(tokenizer(texts))
         lengths = [len(ids) for ids in tokens["input_ids"]]
         empty = lengths.index(0) if 0 in lengths else None
