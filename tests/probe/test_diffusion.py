@@ -213,7 +213,8 @@ def test_by_folder(pipelines, tmp_path):
     given = Diffusion(pipelines["sd15"], layers="mid_block").record(TEXTS, **small("sd15")).activations
     loaded = Diffusion(tmp_path, layers="mid_block").record(TEXTS, **small("sd15")).activations
     for name, rows in given.items():
-        np.testing.assert_allclose(loaded[name], rows, atol=1e-5)
+        # From a folder it goes to a GPU where there is one, whose convolutions are of lower precision.
+        np.testing.assert_allclose(loaded[name], rows, atol=1e-2 if torch.cuda.is_available() else 1e-5)
 
 
 def test_hooks_go_and_progress_bars_come_back(pipelines):
