@@ -130,7 +130,9 @@ def cells_of(name: str, told: str, given: Any) -> list[Cell]:
 
 
 def code_of(path: Path) -> str:
-    """A hash of the code that a computed experiment depends on: ours, the theory's, the probe's and its own file."""
+    """A hash of the code that a computed experiment depends on: ours, the theory's, the probe's, its own file, and the
+    folder of ours that has its name."""
     from recombine.fingerprint import PACKAGE, of_files
 
-    return of_files([*PACKAGE.glob("theory/*.py"), *PACKAGE.glob("probe/*.py"), path])
+    folders = ("theory", "probe", path.stem)
+    return of_files([*(part for folder in folders for part in PACKAGE.glob(f"{folder}/*.py")), path])

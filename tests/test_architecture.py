@@ -63,6 +63,7 @@ ORDER = [
     "report",
     "coverage",
     "probe",
+    "instructions",
     "watch",
     "serve",
     "claims",
@@ -103,7 +104,7 @@ def test_imports_go_one_way(path):
     for name in imports(path, top_level=True):
         assert name in ORDER, f"{name} has no place in the order"
         assert ORDER.index(name) <= ORDER.index(own), f"{own} must not import {name}"
-        friends = own in ("experiments", "bench", "theory", "coverage", "probe")
+        friends = own in ("experiments", "bench", "theory", "coverage", "probe", "instructions")
         assert name != own or friends, f"the files of {own}/ must not import each other"
     if own in PART_FOLDERS:
         allowed = {"core", "conditions", "khot", "episode", "layer", "perceptron", "squares", "decoder"}

@@ -1,0 +1,298 @@
+"""Can one tell from a language model's activations which instructions it will get wrong?
+
+Claim: combinations whose parts cannot be read from a network's activations are those that it fails on. The paper says
+so of image models (arXiv 2507.07207, section on image generation) and has no language model; here is one.
+
+Small Llamas are trained from random weights to follow instructions, "reverse and mirror and rotate : d a f b e c =", on
+some combinations of operations; the others are never seen. Outcome: how often an unseen instruction is answered wrongly
+on new lists, whole answers counting. Each student is saved, loaded by the instrument's adapter of transformers and
+recorded: where the instruction ends, where the answer starts, and on average over the places that its letters are
+written from. The last is the equivalent of the paper's, and what the claims are about. Probes are fitted on train
+instructions, which also choose the layer. Compared with: how rare the instruction's pairs of operations are in training
+(no activations), probes that are asked for another instruction's operations (the control), and the same probes on the
+student's untrained twin, which reads the same sentences with random weights. Students that get nearly all or nearly
+none of the unseen instructions right are left out of these: there is nothing to rank.
+
+Command:  recombine run instructions --scale full
+Runtime:  not yet run.
+Expected: unseen instructions are followed, the more the more combinations are trained on; a rank correlation above .1,
+          better than counting; none for the control.
+Measured: not yet run.
+"""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from recombine import claims as ledger
+from recombine import figure
+from recombine.core import InputError, generator
+
+TITLE = "Which unseen instructions will a language model get wrong? Predicted from its activations"
+SOURCE = "arXiv 2507.07207, section on image generation"
+# Operations, at most so many at once, length of a list and number of letters.
+LANGUAGES = {"tiny": (4, 2, 4, 4), "small": (6, 3, 4, 5), "full": (10, 3, 6, 8)}
+# Widths, depth, steps, batch, learning rate.
+STUDENTS: dict[str, tuple[tuple[int, ...], int, int, int, float]] = {
+    "tiny": ((32,), 1, 10, 8, 3e-3),
+    "small": ((64,), 2, 1000, 64, 3e-3),
+    "full": ((128, 64), 4, 4000, 256, 2e-3),
+}
+SEEDS = {"tiny": 2, "small": 3, "full": 4}
+FRACTIONS = {"tiny": (0.5,), "small": (0.25,), "full": (0.25, 0.5, 0.9)}  # of instructions held out
+GROUPS = {"tiny": (2, 2), "small": (3, 3), "full": (5, 5)}  # of operations that are never mixed
+SAMPLES = {"tiny": (2, 4), "small": (8, 32), "full": (8, 64)}  # lists of an instruction that are read, and judged
+RANDOM, APART = "random", "never mixed"
+MIXED = (0.05, 0.95)  # of unseen answers are wrong: below and above there is nothing to rank
+NONE = 0.1  # rank correlation that counts as none
+STRONG, TOLD = 0.7, 0.8  # a rank correlation and an AUROC that would be of use
+WORKS = 0.9  # of unseen answers
+PREDICTORS = {
+    "answer": "read while it writes",
+    "start": "read where the answer starts",
+    "asked": "read where the instruction ends",
+    "rarity": "rare pairs (no activations)",
+    "twin": "read from its untrained twin",
+    "control": "control: read as another instruction",
+}
+
+
+def cells(scale: str) -> list[dict[str, Any]]:
+    """One cell for each width: all its students learn at once."""
+    return [{"scale": scale, "width": width} for width in STUDENTS[scale][0]]
+
+
+def students(scale: str) -> list[dict[str, Any]]:
+    """The supports and seeds of all students of a width, with the parts of the tasks."""
+    from recombine.instructions.grammar import Language
+    from recombine.supports.disconnected import Disconnected
+    from recombine.supports.random import Random
+
+    tasks = Language(*LANGUAGES[scale]).tasks()
+    apart = [Disconnected(GROUPS[scale]).parts(tasks, generator(s, "apart"), 0.5) for s in range(SEEDS[scale])]
+    as_many = float(np.mean([(parts == 2).mean() for parts in apart]))
+    found = [{"support": APART, "seed": seed, "parts": parts, "frac_test": as_many} for seed, parts in enumerate(apart)]
+    for fraction in sorted((*FRACTIONS[scale], as_many)):
+        for seed in range(SEEDS[scale]):
+            parts = Random().parts(tasks, generator(seed, "support"), fraction)
+            found.append({"support": RANDOM, "seed": seed, "parts": parts, "frac_test": fraction})
+    return found
+
+
+def measure(scale: str, width: int) -> list[dict[str, Any]]:
+    """Train all students of a width, and compare what is read from each with what it gets wrong."""
+    try:
+        import torch
+        import transformers  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise InputError(f"{error.name} is not installed: pip install 'recombine[torch]'") from error
+    from recombine.instructions.grammar import Language
+    from recombine.instructions.reading import Reading, record
+    from recombine.instructions.student import Sentences, Size, Students, untrained
+
+    language, size = Language(*LANGUAGES[scale]), Size(width, *STUDENTS[scale][1:])
+    who, (num_read, num_judged) = students(scale), SAMPLES[scale]
+    group = Students(language, size, [one["seed"] for one in who], [np.flatnonzero(one["parts"] == 1) for one in who])
+    group.learn(seed=width)
+    tasks = torch.arange(len(language.tasks()), device=group.device).expand(len(who), -1)
+    new = Sentences(language, group.device, seed=width + 1)
+    asked, right = new.draw(tasks.repeat_interleave(num_judged, dim=1))
+    wrong = (group.answer(asked) != right).any(dim=-1).unflatten(1, (-1, num_judged))
+    failed = wrong.float().mean(dim=-1).cpu().numpy()
+    asked, _ = new.draw(tasks.repeat_interleave(num_read, dim=1))
+    told = torch.cat([asked, group.answer(asked)[..., :-1]], dim=-1).cpu().numpy()
+    rows = []
+    for number, one in enumerate(who):
+        parts, texts = one.pop("parts"), [language.text(tokens) for tokens in told[number]]
+        reading = Reading(language, parts, failed[number], num_read)
+        places = record(group.models[number], language, texts)
+        for place, layers in places.items():
+            reading.read(place, layers)
+        reading.read("control", places["answer"], reading.partners(generator(one["seed"], "instructions")))
+        reading.read("twin", record(untrained(language, size, one["seed"]), language, texts)["answer"])
+        row = one | reading.facts | {"what": "student", "num_train": int((parts == 1).sum())}
+        row |= {"seen": 1 - failed[number][parts == 1].mean(), "test": 1 - failed[number][parts == 2].mean()}
+        rows.append(row | {key: value for name in PREDICTORS for key, value in reading.compared(name).items()})
+        text = [" and ".join(reading.tasks.columns[reading.tasks.iloc[task] > 0]) for task in reading.rows["number"]]
+        rows += [
+            one | row | {"what": "instruction", "instruction": told}
+            for row, told in zip(reading.rows.to_dict("records"), text, strict=True)
+        ]
+    return rows
+
+
+def _students(rows: Any) -> Any:
+    return rows[rows["what"] == "student"]
+
+
+def mixed(rows: Any) -> Any:
+    """Students with something to rank: neither nearly all nor nearly none of their unseen answers are wrong."""
+    found = _students(rows)
+    return found[(1 - found["test"]).between(*MIXED)]
+
+
+def _mean(column: str, minus: str | None = None) -> Any:
+    """The mean over students of a column, or of its difference from another; NaN without students."""
+    return lambda frame: float((frame[column] - (frame[minus] if minus else 0)).mean())
+
+
+def summary(rows) -> dict[str, float]:
+    """Shares of right answers by support, and what predicts the wrong ones."""
+    found = {}
+    for (width, support, held), frame in _students(rows).groupby(["width", "support", "frac_test"]):
+        found[f"width {width}, {support}, {held:.0%} held out: right"] = float(frame["test"].mean())
+    ranked = mixed(rows)
+    means = {f"rank correlation, {name}": ranked[f"{name}/spearman"].mean() for name in PREDICTORS}
+    return found | {name: float(value) for name, value in means.items() if not pd.isna(value)}
+
+
+def figures(rows) -> dict[str, Any]:
+    """Right answers by train instructions, what predicts wrong ones, and all unseen instructions of these students."""
+    who, ranked = _students(rows), mixed(rows)
+    drawn = {
+        "right": figure.lines(
+            who.assign(of=[f"{one}, width {width}" for one, width in zip(who["support"], who["width"], strict=True)]),
+            "num_train",
+            "test",
+            "of",
+            title="Unseen instructions that are answered right",
+            x_title="train instructions",
+            y_title="share of right answers",
+            y_range=(-0.05, 1.05),
+        )
+    }
+    if ranked.empty:
+        return drawn
+    parts = [ranked.assign(predictor=told, found=ranked[f"{name}/spearman"]) for name, told in PREDICTORS.items()]
+    whole = pd.concat(parts, ignore_index=True).assign(held=lambda frame: frame["frac_test"].map("{:.0%}".format))
+    whole["predictor"] = pd.Categorical(whole["predictor"], list(PREDICTORS.values()))
+    drawn["rank"] = figure.bars(
+        whole.assign(held=whole["held"] + np.where(whole["support"] == APART, f", {APART}", "")),
+        "held",
+        "found",
+        "predictor",
+        title="What predicts which unseen instructions fail",
+        x_title="instructions held out",
+        y_title="rank correlation with failures",
+    )
+    keys = ["width", "support", "frac_test", "seed"]
+    asked = rows[rows["what"] == "instruction"].merge(ranked[keys], on=keys)
+    drawn["instructions"] = figure.scatter(
+        asked.assign(of=asked["num_hot"].map("{:.0f} operations".format)),
+        "answer",
+        "failed",
+        "of",
+        text="instruction",
+        title="Unseen instructions: how badly they are read, and how often they fail",
+        x_title="error of reading the operations (1: as by guessing)",
+        y_title="share of wrong answers",
+    ).update_yaxes(range=[-0.05, 1.05])
+    return drawn
+
+
+def claims(rows) -> list[ledger.Claim]:
+    """Unseen instructions are followed, a failing support fails, and activations tell which are not followed."""
+    who, ranked = (None, None) if rows is None else (_students(rows), mixed(rows))
+    return [*_composing(who), *_ranking(ranked)]
+
+
+def _composing(who: Any) -> list[ledger.Claim]:
+    drawn = None if who is None else who[who["support"] == RANDOM]
+
+    def most(frame: Any) -> float:
+        return float(frame[frame["frac_test"] == frame["frac_test"].min()]["test"].mean())
+
+    def gained(frame: Any) -> float:
+        return most(frame) - float(frame[frame["frac_test"] == frame["frac_test"].max()]["test"].mean())
+
+    def lost(frame: Any) -> float:
+        alike = frame[frame["frac_test"].isin(frame[frame["support"] == APART]["frac_test"])]
+        means = alike.groupby("support")["test"].mean()
+        return float(means.get(RANDOM, np.nan) - means.get(APART, np.nan))
+
+    def wider(frame: Any) -> float:
+        means = frame.groupby("width")["test"].mean()
+        return float(means.iloc[-1] - means.iloc[0]) if len(means) > 1 else np.nan
+
+    of_paper = {"source": "arXiv 2507.07207, on other students", "published": "more data and width: more is composed"}
+    return [
+        _judged(
+            drawn,
+            most,
+            lambda low, high: low > WORKS,
+            name="composes",
+            statement=f"trained on most combinations, more than {WORKS:.0%} of unseen instructions' answers are right",
+            control="as many instructions without mixed groups, below",
+            **of_paper,
+        ),
+        _judged(
+            drawn,
+            gained,
+            lambda low, high: low > 0,
+            name="more instructions",
+            statement="the more instructions are trained on, the more unseen ones are followed (most minus fewest)",
+            control="steps and batches are the same",
+            **of_paper,
+        ),
+        _judged(
+            drawn,
+            wider,
+            lambda low, high: low > 0,
+            name="width",
+            statement="a wider student follows more unseen instructions (widest minus narrowest)",
+            control="the same instructions and steps",
+            **of_paper,
+        ),
+        _judged(
+            who,
+            lost,
+            lambda low, high: low > 0,
+            name="failing support",
+            statement="groups of operations never mixed: fewer unseen ones are followed than after as many random ones",
+            source="arXiv 2507.07207, on other students",
+            published="disconnected supports fail",
+            control="as many random instructions",
+        ),
+    ]
+
+
+def _ranking(ranked: Any) -> list[ledger.Claim]:
+    read = "unseen instructions whose operations are read badly while the answer is written fail more often"
+    rare = "activations rank unseen instructions better than how rare their pairs of operations are in training"
+    long = "also among instructions of the same number of operations, the largest (rank correlation)"
+    apart = f"those that fail more often than not are told from the others, AUROC above {TOLD:g}"
+    twin = "and better than the activations of an untrained twin that reads the same sentences"
+    mine = _mean("answer/spearman")
+    told: list[tuple[str, str, Any, Any]] = [
+        ("ranked", f"{read} (rank correlation)", mine, lambda low, high: low > NONE),
+        ("ranked well", f"and the rank correlation is above {STRONG:g}", mine, lambda low, high: low > STRONG),
+        ("told apart", apart, _mean("answer/auroc"), lambda low, high: low > TOLD),
+        ("equally long", long, _mean("answer/longest/spearman"), lambda low, high: low > NONE),
+        ("beyond counting", rare, _mean("answer/spearman", "rarity/spearman"), lambda low, high: low > 0),
+        ("beyond the text", twin, _mean("answer/spearman", "twin/spearman"), lambda low, high: low > 0),
+    ]
+    published = {"ranked": (SOURCE, "prompts of image models: decodability goes with success")}
+    found = []
+    for name, statement, statistic, passes in told:
+        source, said = published.get(name, ("ours", ""))
+        about = {"source": source, "published": said, "control": "the control below"}
+        found.append(_judged(ranked, statistic, passes, name=name, statement=statement, **about))
+    return [
+        *found,
+        _judged(
+            ranked,
+            _mean("control/spearman"),
+            lambda low, high: low > -NONE and high < NONE,
+            name="control",
+            statement="probes of another instruction's operations predict nothing (rank correlation)",
+            source="control",
+            published="",
+            control="is one",
+        ),
+    ]
+
+
+def _judged(rows: Any, statistic: Any, passes: Any, **told: Any) -> ledger.Claim:
+    enough = rows is not None and rows["seed"].nunique() > 1 and not np.isnan(statistic(rows))
+    return ledger.judged(rows if enough else None, statistic, passes, **told)
