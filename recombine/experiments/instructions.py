@@ -37,7 +37,7 @@ LANGUAGES = {"tiny": (4, 2, 4, 4), "small": (6, 3, 4, 5), "full": (10, 3, 6, 8)}
 STUDENTS: dict[str, tuple[tuple[int, ...], int, int, int, float]] = {
     "tiny": ((32,), 1, 10, 8, 3e-3),
     "small": ((64,), 2, 1000, 64, 3e-3),
-    "full": ((128, 64), 4, 4000, 256, 2e-3),
+    "full": ((128, 64), 4, 3000, 256, 2e-3),
 }
 SEEDS = {"tiny": 2, "small": 3, "full": 4}
 FRACTIONS = {"tiny": (0.5,), "small": (0.25,), "full": (0.25, 0.5, 0.9)}  # of instructions held out
