@@ -36,7 +36,7 @@ LANGUAGES = {"tiny": (4, 2, 4, 4), "small": (6, 3, 4, 5), "full": (10, 3, 6, 8)}
 # Widths, depth, steps, batch, learning rate.
 STUDENTS: dict[str, tuple[tuple[int, ...], int, int, int, float]] = {
     "tiny": ((32,), 1, 10, 8, 3e-3),
-    "small": ((64,), 2, 1000, 64, 3e-3),
+    "small": ((64,), 2, 600, 64, 5e-3),
     "full": ((128, 64), 4, 3000, 256, 2e-3),
 }
 SEEDS = {"tiny": 2, "small": 3, "full": 4}
@@ -83,43 +83,42 @@ def students(scale: str) -> list[dict[str, Any]]:
 def measure(scale: str, width: int) -> list[dict[str, Any]]:
     """Train all students of a width, and compare what is read from each with what it gets wrong."""
     try:
-        import torch
-        import transformers  # noqa: F401
+        from recombine.instructions.student import Sentences, Size, Students, one_thread
     except ModuleNotFoundError as error:
         raise InputError(f"{error.name} is not installed: pip install 'recombine[torch]'") from error
     from recombine.instructions.grammar import Language
-    from recombine.instructions.reading import Reading, record
-    from recombine.instructions.student import Sentences, Size, Students, untrained
 
-    language, size = Language(*LANGUAGES[scale]), Size(width, *STUDENTS[scale][1:])
-    who, (num_read, num_judged) = students(scale), SAMPLES[scale]
-    group = Students(language, size, [one["seed"] for one in who], [np.flatnonzero(one["parts"] == 1) for one in who])
-    group.learn(seed=width)
-    tasks = torch.arange(len(language.tasks()), device=group.device).expand(len(who), -1)
-    new = Sentences(language, group.device, seed=width + 1)
-    asked, right = new.draw(tasks.repeat_interleave(num_judged, dim=1))
-    wrong = (group.answer(asked) != right).any(dim=-1).unflatten(1, (-1, num_judged))
-    failed = wrong.float().mean(dim=-1).cpu().numpy()
-    asked, _ = new.draw(tasks.repeat_interleave(num_read, dim=1))
-    told = torch.cat([asked, group.answer(asked)[..., :-1]], dim=-1).cpu().numpy()
-    rows = []
-    for number, one in enumerate(who):
-        parts, texts = one.pop("parts"), [language.text(tokens) for tokens in told[number]]
-        reading = Reading(language, parts, failed[number], num_read)
-        places = record(group.models[number], language, texts)
-        for place, layers in places.items():
-            reading.read(place, layers)
-        reading.read("control", places["answer"], reading.partners(generator(one["seed"], "instructions")))
-        reading.read("twin", record(untrained(language, size, one["seed"]), language, texts)["answer"])
-        row = one | reading.facts | {"what": "student", "num_train": int((parts == 1).sum())}
-        row |= {"seen": 1 - failed[number][parts == 1].mean(), "test": 1 - failed[number][parts == 2].mean()}
-        rows.append(row | {key: value for name in PREDICTORS for key, value in reading.compared(name).items()})
-        text = [" and ".join(reading.tasks.columns[reading.tasks.iloc[task] > 0]) for task in reading.rows["number"]]
-        rows += [
-            one | row | {"what": "instruction", "instruction": told}
-            for row, told in zip(reading.rows.to_dict("records"), text, strict=True)
-        ]
-    return rows
+    language, who, (num_read, num_judged) = Language(*LANGUAGES[scale]), students(scale), SAMPLES[scale]
+    seeds, train = [one["seed"] for one in who], [np.flatnonzero(one["parts"] == 1) for one in who]
+    with one_thread():
+        group = Students(language, Size(width, *STUDENTS[scale][1:]), seeds, train)
+        group.learn(seed=width)
+        new = Sentences(language, group.device, seed=width + 1)
+        asked, right = new.all(len(who), num_judged)
+        wrong = (group.answer(asked) != right).any(dim=-1).unflatten(1, (-1, num_judged))
+        failed = wrong.float().mean(dim=-1).cpu().numpy()
+        asked, _ = new.all(len(who), num_read)
+        told = np.concatenate([asked.cpu(), group.answer(asked)[..., :-1].cpu()], axis=-1)
+        return [row for i, one in enumerate(who) for row in _looked_at(group, i, told[i], failed[i], **one)]
+
+
+def _looked_at(group: Any, number: int, told: Any, failed: Any, parts: Any, **one: Any) -> list[dict[str, Any]]:
+    """A row of one student, then one for each of its unseen instructions."""
+    from recombine.instructions.reading import Reading, record
+    from recombine.instructions.student import untrained
+
+    language, rng = group.language, generator(one["seed"], "instructions")
+    reading = Reading(language, parts, failed, len(told) // len(parts))
+    texts = [language.text(tokens) for tokens in told]
+    places = record(group.models[number], language, texts)
+    for place, layers in places.items():
+        reading.read(place, layers)
+    reading.read("control", places["answer"], reading.partners(rng))
+    reading.read("twin", record(untrained(language, group.size, one["seed"]), language, texts)["answer"])
+    row = {"what": "student", "num_train": int((parts == 1).sum())} | one | reading.facts
+    row |= {"seen": 1 - failed[parts == 1].mean(), "test": 1 - failed[parts == 2].mean()}
+    row |= {key: value for name in PREDICTORS for key, value in reading.compared(name).items()}
+    return [row, *({"what": "instruction"} | one | unseen for unseen in reading.rows.to_dict("records"))]
 
 
 def _students(rows: Any) -> Any:

@@ -69,6 +69,8 @@ class Reading:
         unseen = np.flatnonzero(parts == 2)
         rare = rarity(self.tasks.iloc[unseen], self.tasks[parts == 1])
         self.rows: Any = pd.DataFrame({"number": unseen, "failed": failed[unseen], "rarity": rare})
+        names = np.array(language.operations)
+        self.rows["instruction"] = [" and ".join(names[row > 0]) for row in language.tasks()[unseen]]
         self.rows["num_hot"] = self.tasks.iloc[unseen].sum(axis=1).to_numpy()
         self.facts: dict[str, Any] = {}
 

@@ -42,6 +42,17 @@ class Size:
     weight_decay: float = 0.01
 
 
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """PyTorch with one thread on the CPU: those of a small network wait for each other longer than they work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def untrained(language: Language, size: Size, seed: int) -> Any:
     """A Llama with random weights, the same for the same seed."""
     transformers: Any = importlib.import_module("transformers")
@@ -102,6 +113,11 @@ class Sentences:
         answer = self.becomes[tasks].gather(-1, taken[..., None])[..., 0]
         sign = torch.full_like(given[..., :1], self.equals)
         return torch.cat([told, given, sign], dim=-1), answer
+
+    def all(self, num_students: int, num: int) -> tuple[Tensor, Tensor]:
+        """For each student so many sentences of every task, task by task, and the right answers."""
+        tasks = torch.arange(len(self.where), device=self.where.device).repeat_interleave(num)
+        return self.draw(tasks.expand(num_students, -1))
 
     def choose(self, train: Tensor, num: int) -> Tensor:
         """Train tasks for a batch of every student: the rows of `train` are padded with -1 behind."""
