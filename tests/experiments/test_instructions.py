@@ -1,0 +1,151 @@
+"""The instruction experiment: its students, verdicts both ways, and what the committed rows say."""
+
+import importlib
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import recombine as rc
+from recombine.conditions import connected
+from recombine.core import InputError
+from recombine.experiments import instructions as experiment
+from recombine.instructions.grammar import Language
+
+pytest.importorskip("sklearn")
+ROWS = Path(__file__).parent.parent.parent / "docs" / "results" / "instructions.parquet"
+
+
+@pytest.mark.parametrize("scale", ["tiny", "small", "full"])
+def test_students_differ_in_seed_and_support_and_the_failing_one_has_its_like(scale):
+    tasks = Language(*experiment.LANGUAGES[scale]).tasks()
+    who = experiment.students(scale)
+    assert len({(one["support"], one["frac_test"], one["seed"]) for one in who}) == len(who)
+    for one in who:
+        train = tasks[one["parts"] == 1]
+        assert connected(train) == (one["support"] == experiment.RANDOM)
+        assert (one["parts"] > 0).all()
+    apart = [one for one in who if one["support"] == experiment.APART]
+    like = [one for one in who if one["support"] == experiment.RANDOM and one["frac_test"] == apart[0]["frac_test"]]
+    assert len(like) == len(apart) == experiment.SEEDS[scale]
+    assert {(one["parts"] == 1).sum() for one in like} == {(one["parts"] == 1).sum() for one in apart}
+
+
+def test_without_torch_one_line_says_what_to_do(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.delitem(sys.modules, "recombine.instructions.student", raising=False)
+    with pytest.raises(InputError, match=r"torch is not installed: pip install 'recombine\[torch\]'"):
+        experiment.measure(**experiment.cells("tiny")[0])
+
+
+@pytest.mark.slow
+def test_measure_gives_a_row_for_each_student_and_unseen_instruction():
+    pytest.importorskip("transformers", reason="students need the extra torch")
+    importlib.import_module("recombine.instructions.student")
+    (cell,) = experiment.cells("tiny")
+    found = pd.DataFrame(experiment.measure(**cell)).assign(**cell)
+    who = experiment.students("tiny")
+    assert (found["what"] == "student").sum() == len(who)
+    assert (found["what"] == "instruction").sum() == sum((one["parts"] == 2).sum() for one in who)
+    asked = found[found["what"] == "instruction"]
+    assert asked["failed"].between(0, 1).all()
+    assert np.isfinite(asked[list(experiment.PREDICTORS)].to_numpy(float)).all()
+    assert experiment.claims(found)[0].verdict == "not reproduced"  # ten steps teach nothing
+
+
+def rows(
+    answer=0.8, longest=0.5, auroc=0.9, rarity=0.3, twin=0.2, control=0.0, most=0.97, few=0.4, apart=0.1, narrow=0.1
+):
+    """Rows by hand, with a little spread over seeds."""
+    made = []
+    for width in (64, 128):
+        for support, held, test in (("random", 0.25, most), ("random", 0.7, few), ("never mixed", 0.7, apart)):
+            for seed in range(3):
+                right = test - (narrow if width == 64 and held == 0.7 else 0) * (support == "random")
+                made.append(
+                    {
+                        **{"run": f"{width}", "step": len(made), "what": "student", "width": width, "seed": seed},
+                        **{"support": support, "frac_test": held, "num_train": round(175 * (1 - held))},
+                        **{"seen": 1.0, "test": right + 0.005 * seed, "answer/longest/spearman": longest},
+                        **{"answer/spearman": answer + 0.01 * seed, "answer/auroc": auroc},
+                        **{"rarity/spearman": rarity, "twin/spearman": twin, "start/spearman": 0.1},
+                        **{"control/spearman": control + 0.01 * (seed - 1), "asked/spearman": 0.1},
+                    }
+                )
+    asked = [
+        {"what": "instruction", "answer": 0.1 * i, "failed": i / 9, "num_hot": 3.0, "instruction": f"number {i}"}
+        | {"width": 128, "seed": 0, "support": "random", "frac_test": 0.7, "run": "128", "step": 100 + i}
+        for i in range(10)
+    ]
+    return pd.DataFrame([*made, *asked])
+
+
+def verdicts(frame):
+    return {claim.name: claim.verdict for claim in experiment.claims(frame)}
+
+
+def test_claims_hold_where_students_compose_and_activations_tell():
+    assert set(verdicts(rows()).values()) == {"reproduced"}
+    found = {claim.name: claim.measured for claim in experiment.claims(rows())}
+    assert found["composes"] == pytest.approx(0.975)
+    assert found["failing support"] == pytest.approx(0.4 - 0.05 - 0.1)
+    assert found["beyond counting"] == pytest.approx(0.51)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"most": 0.85}, "composes"),
+        ({"few": 0.98, "narrow": 0.0}, "more instructions"),
+        ({"narrow": -0.1}, "width"),
+        ({"apart": 0.4}, "failing support"),
+        ({"answer": 0.05}, "ranked"),
+        ({"answer": 0.6}, "ranked well"),
+        ({"auroc": 0.75}, "told apart"),
+        ({"longest": 0.0}, "equally long"),
+        ({"rarity": 0.9}, "beyond counting"),
+        ({"twin": 0.9}, "beyond the text"),
+        ({"control": 0.2}, "control"),
+        ({"control": -0.2}, "control"),
+    ],
+)
+def test_each_claim_can_fail(changes, name):
+    assert verdicts(rows(**changes))[name] == "not reproduced"
+
+
+def test_what_is_missing_is_not_yet_run():
+    assert set(verdicts(None).values()) == {"not yet run"}
+    one = rows()
+    assert set(verdicts(one[one["seed"] == 0]).values()) == {"not yet run"}
+    assert verdicts(one[one["width"] == 128])["width"] == "not yet run"
+    perfect = verdicts(rows(most=0.985, few=0.985, apart=0.985, narrow=0.0))
+    assert perfect["composes"] == "reproduced"
+    assert perfect["ranked"] == "not yet run"  # nothing fails, so that nothing is ranked
+
+
+def test_students_that_get_all_or_nothing_are_not_ranked():
+    ranked = experiment.mixed(rows(apart=0.01))
+    assert set(ranked["support"]) == {"random"}
+    assert set(ranked["frac_test"]) == {0.7}
+
+
+def test_figures_and_summary():
+    assert set(experiment.figures(rows())) == {"right", "rank", "instructions"}
+    assert set(experiment.figures(rows(most=0.98, few=0.98, apart=0.0, narrow=0.0))) == {"right"}
+    told = experiment.summary(rows())
+    assert told["rank correlation, answer"] == pytest.approx(0.81)
+    assert told["width 128, random, 25% held out: right"] == pytest.approx(0.975)
+    assert not any(math.isnan(value) for value in told.values())
+
+
+@pytest.mark.skipif(not ROWS.exists(), reason="no rows are committed")
+def test_the_committed_rows_are_whole():
+    table = rc.Table(ROWS)
+    found, scale = table.read(), table.meta()["scale"]
+    assert found["run"].nunique() == len(experiment.cells(scale))
+    students = (found["what"] == "student").sum()
+    assert students == len(experiment.cells(scale)) * len(experiment.students(scale))
+    assert {claim.verdict for claim in experiment.claims(found)} <= {"reproduced", "not reproduced"}
