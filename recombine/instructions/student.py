@@ -189,16 +189,18 @@ class Students:
         return (step + 1) / start if step < start else 0.5 * (1 + math.cos(math.pi * min(1.0, rest)))
 
     @torch.no_grad()
-    def answer(self, asked: Tensor) -> Tensor:
+    def answer(self, asked: Tensor) -> tuple[Tensor, Tensor]:
         """What each student writes after these sentences (students x sentences x tokens), the likeliest letter each
-        time, with nothing but its own letters before it."""
-        written = []
+        time, with nothing but its own letters before it; and how unlikely it holds its answer, -log p a letter."""
+        written, doubts = [], []
         for part in asked.split(MOST_ANSWERED, dim=1):
-            tokens = part
+            tokens, doubt = part, torch.zeros(part.shape[:2], device=part.device)
             for _ in range(self.language.length):
-                tokens = torch.cat([tokens, self.logits(tokens, 1).argmax(dim=-1)], dim=-1)
+                best, token = self.logits(tokens, 1).log_softmax(dim=-1).max(dim=-1)
+                tokens, doubt = torch.cat([tokens, token], dim=-1), doubt - best[..., 0] / self.language.length
             written.append(tokens[..., part.shape[-1] :])
-        return torch.cat(written, dim=1)
+            doubts.append(doubt)
+        return torch.cat(written, dim=1), torch.cat(doubts, dim=1)
 
 
 @contextlib.contextmanager

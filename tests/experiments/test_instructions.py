@@ -57,7 +57,17 @@ def test_measure_gives_a_row_for_each_student_and_unseen_instruction():
 
 
 def rows(
-    answer=0.8, longest=0.5, auroc=0.9, rarity=0.3, twin=0.2, control=0.0, most=0.97, few=0.4, apart=0.1, narrow=0.1
+    answer=0.8,
+    longest=0.5,
+    auroc=0.9,
+    rarity=0.3,
+    twin=0.2,
+    doubt=0.7,
+    control=0.0,
+    most=0.97,
+    few=0.4,
+    apart=0.1,
+    narrow=0.1,
 ):
     """Rows by hand, with a little spread over seeds."""
     made = []
@@ -72,6 +82,7 @@ def rows(
                         **{"seen": 1.0, "test": right + 0.005 * seed, "answer/longest/spearman": longest},
                         **{"answer/spearman": answer + 0.01 * seed, "answer/auroc": auroc},
                         **{"rarity/spearman": rarity, "twin/spearman": twin, "start/spearman": 0.1},
+                        **{"doubt/spearman": doubt},
                         **{"control/spearman": control + 0.01 * (seed - 1), "asked/spearman": 0.1},
                     }
                 )
@@ -108,6 +119,7 @@ def test_claims_hold_where_students_compose_and_activations_tell():
         ({"longest": 0.0}, "equally long"),
         ({"rarity": 0.9}, "beyond counting"),
         ({"twin": 0.9}, "beyond the text"),
+        ({"doubt": 0.9}, "beyond its doubt"),
         ({"control": 0.2}, "control"),
         ({"control": -0.2}, "control"),
     ],

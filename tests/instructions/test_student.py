@@ -89,10 +89,13 @@ def test_the_same_seeds_make_the_same_student():
 def test_answers_are_those_of_greedy_generation():
     students = Students(LANGUAGE, SIZE, [0], [np.arange(3)])
     asked, _ = drawn(2)
-    found = students.answer(asked[None])[0]
+    found, doubt = (one[0] for one in students.answer(asked[None]))
     options = {"do_sample": False, "max_new_tokens": 4, "attention_mask": torch.ones_like(asked)}
     said = students.models[0].generate(asked, **options)
     assert torch.equal(found, said[:, -4:])
+    with torch.no_grad():
+        likely = students.models[0](said[:, :-1]).logits[:, -4:].log_softmax(dim=-1)
+    assert torch.allclose(doubt, -likely.gather(-1, found[..., None]).mean(dim=(1, 2)), atol=1e-5)
 
 
 @pytest.mark.slow
@@ -100,7 +103,7 @@ def test_a_student_learns_one_operation():
     students = Students(LANGUAGE, Size(32, 2, 300, 32, 5e-3), [0], [np.array([1])])  # raise
     students.learn(0)
     asked, right = Sentences(LANGUAGE, "cpu", 9).draw(torch.full((64,), 1))
-    assert (students.answer(asked[None])[0] == right).all(dim=-1).float().mean() > 0.9
+    assert (students.answer(asked[None])[0][0] == right).all(dim=-1).float().mean() > 0.9
 
 
 def test_places_are_where_they_are_said_to_be():
