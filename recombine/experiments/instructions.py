@@ -38,10 +38,10 @@ LANGUAGES = {"tiny": (4, 2, 4, 4), "small": (6, 3, 4, 5), "full": (10, 3, 6, 8)}
 # Widths, depth, steps, batch, learning rate.
 STUDENTS: dict[str, tuple[tuple[int, ...], int, int, int, float]] = {
     "tiny": ((32,), 1, 10, 8, 3e-3),
-    "small": ((64,), 2, 600, 64, 5e-3),
+    "small": ((64,), 2, 1000, 64, 3e-3),
     "full": ((128, 64), 4, 3000, 256, 2e-3),
 }
-SEEDS = {"tiny": 2, "small": 3, "full": 4}
+SEEDS = {"tiny": 2, "small": 2, "full": 4}
 FRACTIONS = {"tiny": (0.5,), "small": (0.25,), "full": (0.25, 0.5, 0.9)}  # of instructions held out
 GROUPS = {"tiny": (2, 2), "small": (3, 3), "full": (5, 5)}  # of operations that are never mixed
 SAMPLES = {"tiny": (2, 4), "small": (8, 32), "full": (8, 64)}  # lists of an instruction that are read, and judged
