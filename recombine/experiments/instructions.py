@@ -267,15 +267,16 @@ def _composing(who: Any) -> list[ledger.Claim]:
 def _ranking(ranked: Any) -> list[ledger.Claim]:
     read = "unseen instructions whose operations are read badly while the answer is written fail more often"
     rare = "activations rank unseen instructions better than how rare their pairs of operations are in training"
-    long = "also among instructions of the same number of operations, the largest (rank correlation)"
-    apart = f"those that fail more often than not are told from the others, AUROC above {TOLD:g}"
-    twin = "and better than the activations of an untrained twin that reads the same sentences"
+    well = f"how badly operations are read ranks unseen instructions by failures, rank correlation above {STRONG:g}"
+    long = "how badly operations are read also ranks unseen instructions with the same number of them, the largest"
+    apart = f"how badly operations are read tells what fails more often than not from the rest, AUROC above {TOLD:g}"
+    twin = "activations rank unseen instructions better than those of an untrained twin that reads the same sentences"
     other = "probes of another instruction's operations predict nothing (rank correlation)"
-    doubt = "and better than how unlikely the student itself holds its answers"
+    doubt = "activations rank unseen instructions better than how unlikely the student itself holds its answers"
     mine = _mean("answer/spearman")
     told: list[tuple[str, str, Any, Any]] = [
         ("ranked", f"{read} (rank correlation)", mine, lambda low, high: low > NONE),
-        ("ranked well", f"and the rank correlation is above {STRONG:g}", mine, lambda low, high: low > STRONG),
+        ("ranked well", well, mine, lambda low, high: low > STRONG),
         ("told apart", apart, _mean("answer/auroc"), lambda low, high: low > TOLD),
         ("equally long", long, _mean("answer/longest/spearman"), lambda low, high: low > NONE),
         ("beyond counting", rare, _mean("answer/spearman", "rarity/spearman"), lambda low, high: low > 0),
