@@ -52,6 +52,7 @@ STRONG, TOLD = 0.7, 0.8  # a rank correlation and an AUROC that would be of use
 WORKS = 0.9  # of unseen answers
 PREDICTORS = {
     "answer": "read while it writes",
+    "last": "the same, at the last layer",
     "start": "read where the answer starts",
     "asked": "read where the instruction ends",
     "rarity": "rare pairs (no activations)",
@@ -90,11 +91,14 @@ def measure(scale: str, width: int) -> list[dict[str, Any]]:
     except ModuleNotFoundError as error:
         raise InputError(f"{error.name} is not installed: pip install 'recombine[torch]'") from error
     from recombine.instructions.grammar import Language
+    from recombine.instructions.reading import look
 
     language, who, (num_read, num_judged) = Language(*LANGUAGES[scale]), students(scale), SAMPLES[scale]
-    seeds, train = [one["seed"] for one in who], [np.flatnonzero(one["parts"] == 1) for one in who]
+    seeds, parts = [one["seed"] for one in who], [one.pop("parts") for one in who]
     with one_thread():
-        group = Students(language, Size(width, *STUDENTS[scale][1:]), seeds, train)
+        group = Students(
+            language, Size(width, *STUDENTS[scale][1:]), seeds, [np.flatnonzero(one == 1) for one in parts]
+        )
         group.learn(seed=width)
         new = Sentences(language, group.device, seed=width + 1)
         asked, right = new.all(len(who), num_judged)
@@ -103,30 +107,8 @@ def measure(scale: str, width: int) -> list[dict[str, Any]]:
         asked, _ = new.all(len(who), num_read)
         written, doubt = (found.cpu().numpy() for found in group.answer(asked))
         told, doubts = np.concatenate([asked.cpu(), written[..., :-1]], axis=-1), doubt.reshape(*failed.shape, -1)
-        known = zip(told, doubts.mean(axis=-1), failed, strict=True)
-        return [row for i, seen in enumerate(known) for row in _looked_at(group, i, *seen, **who[i])]
-
-
-def _looked_at(
-    group: Any, number: int, told: Any, doubt: Any, failed: Any, parts: Any, **one: Any
-) -> list[dict[str, Any]]:
-    """A row of one student, then one for each of its unseen instructions."""
-    from recombine.instructions.reading import Reading, record
-    from recombine.instructions.student import untrained
-
-    language, rng = group.language, generator(one["seed"], "instructions")
-    reading = Reading(language, parts, failed, len(told) // len(parts))
-    reading.rows["doubt"] = doubt[reading.rows["number"]]
-    texts = [language.text(tokens) for tokens in told]
-    places = record(group.models[number], language, texts)
-    for place, layers in places.items():
-        reading.read(place, layers)
-    reading.read("control", places["answer"], reading.partners(rng))
-    reading.read("twin", record(untrained(language, group.size, one["seed"]), language, texts)["answer"])
-    row = {"what": "student", "num_train": int((parts == 1).sum())} | one | reading.facts
-    row |= {"seen": 1 - failed[parts == 1].mean(), "test": 1 - failed[parts == 2].mean()}
-    row |= {key: value for name in PREDICTORS for key, value in reading.compared(name).items()}
-    return [row, *({"what": "instruction"} | one | unseen for unseen in reading.rows.to_dict("records"))]
+        known = zip(parts, told, doubts.mean(axis=-1), failed, strict=True)
+        return [who[i] | row for i, seen in enumerate(known) for row in look(group, i, seeds[i], *seen)]
 
 
 def _students(rows: Any) -> Any:

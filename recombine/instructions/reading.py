@@ -21,8 +21,9 @@ import pandas as pd
 import torch
 from sklearn.metrics import roc_auc_score
 
+from recombine.core import generator
 from recombine.instructions.grammar import Language
-from recombine.instructions.student import save
+from recombine.instructions.student import Students, save, untrained
 from recombine.probe.decodability import Decodability
 from recombine.probe.failure import rarity
 from recombine.probe.pretrained import Pretrained
@@ -104,6 +105,31 @@ class Reading:
             for told, rows in (("", self.rows), ("longest/", longest))
             for score, found in zip(("spearman", "auroc"), _scores(rows[name], rows["failed"]), strict=True)
         }
+
+
+def look(
+    group: Students, number: int, seed: int, parts: np.ndarray, told: np.ndarray, doubt: np.ndarray, failed: np.ndarray
+) -> list[dict[str, Any]]:
+    """A row of one student, then one for each of its unseen instructions.
+
+    `told` are its sentences as tokens, task by task, with the answers that it wrote; `doubt` and `failed` are by task.
+    """
+    language = group.language
+    reading = Reading(language, parts, failed, len(told) // len(parts))
+    reading.rows["doubt"] = doubt[reading.rows["number"]]
+    texts = [language.text(tokens) for tokens in told]
+    places = record(group.models[number], language, texts)
+    for place, layers in places.items():
+        reading.read(place, layers)
+    *_, last = places["answer"]
+    reading.read("last", {last: places["answer"][last]})
+    reading.read("control", places["answer"], reading.partners(generator(seed, "instructions")))
+    reading.read("twin", record(untrained(language, group.size, seed), language, texts)["answer"])
+    row = {"what": "student", "num_train": int((parts == 1).sum())} | reading.facts
+    row |= {"seen": 1 - failed[parts == 1].mean(), "test": 1 - failed[parts == 2].mean()}
+    for name in reading.rows.columns.difference(["number", "failed", "instruction", "num_hot"]):
+        row |= reading.compared(name)
+    return [row, *({"what": "instruction"} | unseen for unseen in reading.rows.to_dict("records"))]
 
 
 def _scores(expected: Any, failed: Any) -> tuple[float, float]:

@@ -82,7 +82,7 @@ def rows(
                         **{"seen": 1.0, "test": right + 0.005 * seed, "answer/longest/spearman": longest},
                         **{"answer/spearman": answer + 0.01 * seed, "answer/auroc": auroc},
                         **{"rarity/spearman": rarity, "twin/spearman": twin, "start/spearman": 0.1},
-                        **{"doubt/spearman": doubt},
+                        **{"doubt/spearman": doubt, "last/spearman": 0.1},
                         **{"control/spearman": control + 0.01 * (seed - 1), "asked/spearman": 0.1},
                     }
                 )
