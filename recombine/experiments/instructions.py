@@ -87,6 +87,8 @@ def students(scale: str) -> list[dict[str, Any]]:
 def measure(scale: str, width: int) -> list[dict[str, Any]]:
     """Train all students of a width, and compare what is read from each with what it gets wrong."""
     try:
+        import transformers  # noqa: F401, which students are made of
+
         from recombine.instructions.student import Sentences, Size, Students, one_thread
     except ModuleNotFoundError as error:
         raise InputError(f"{error.name} is not installed: pip install 'recombine[torch]'") from error
