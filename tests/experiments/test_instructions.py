@@ -145,7 +145,7 @@ def test_students_that_get_all_or_nothing_are_not_ranked():
 
 
 def test_figures_and_summary():
-    assert set(experiment.figures(rows())) == {"right", "rank", "instructions"}
+    assert set(experiment.figures(rows())) == {"right", "rank", "fifths"}
     assert set(experiment.figures(rows(most=0.98, few=0.98, apart=0.0, narrow=0.0))) == {"right"}
     told = experiment.summary(rows())
     assert told["rank correlation, answer"] == pytest.approx(0.81)
