@@ -7,19 +7,22 @@ Small Llamas are trained from random weights to follow instructions, "reverse an
 some combinations of operations; the others are never seen. Outcome: how often an unseen instruction is answered wrongly
 on new lists, whole answers counting. Each student is saved, loaded by the instrument's adapter of transformers and
 recorded: where the instruction ends, where the answer starts, and on average over the places that its letters are
-written from. The last is the equivalent of the paper's, and what the claims are about. Probes are fitted on train
+written from. The last is the equivalent of the paper's, and what the claims are about. Ridge probes are fitted on train
 instructions, which also choose the layer. Compared with: how rare the instruction's pairs of operations are in training
-(no activations), how unlikely the student itself holds its answers, probes that are asked for another instruction's
-operations (the control), and the same probes on the student's untrained twin, which reads the same sentences with
-random weights. Students that get nearly all or nearly none of the unseen instructions right are left out of these:
-there is nothing to rank. Probes are ridge regressions, as for other students of ours; logistic ones take ten times as
-long.
+(no activations), how unlikely the student itself holds its answers, probes of another instruction's operations (the
+control), and the same probes on the untrained twin, which reads the same sentences with random weights. Students that
+get nearly all or nearly none of the unseen instructions right are left out of these: there is nothing to rank.
 
 Command:  recombine run instructions --scale full
-Runtime:  not yet run.
-Expected: unseen instructions are followed, the more the more combinations are trained on; a rank correlation above .1,
-          better than counting; none for the control.
-Measured: not yet run.
+Runtime:  full: 3.5 minutes on a shared H200; small: 3.6 minutes on two busy cores (2.6 of processor time).
+Expected: the more is trained on, the more is followed; a rank correlation above .1 and counting's, not the control's.
+Measured: full (2026-11-16, 4 seeds, 40 students, who follow all train instructions): of the answers to unseen ones .85
+          are right after 131 of 175 instructions, .76 after 87, .55 after 50, .03 after 17 (width 128); .22 after 50 in
+          which two groups of operations are never mixed. What fails (32 students): rank correlation .32 (.29 to .35),
+          AUROC .69 (.68 to .72), not above .7 and .8; .22 among equally long instructions. Counting rare
+          pairs does as well (.36), an untrained twin nearly (.26), the control not (.01). Where the instruction ends it
+          is .32, where the answer starts .28. The layer is mostly the first; operations of unseen instructions are read
+          with an R2 of .80 to .99 also where most answers are wrong: to know what is asked is not to do it.
 """
 
 import importlib
@@ -49,9 +52,7 @@ SAMPLES = {"tiny": (2, 4), "small": (8, 32), "full": (8, 64)}  # lists of an ins
 RANDOM, APART = "random", "never mixed"
 MIXED = (0.05, 0.95)  # of unseen answers are wrong: below and above there is nothing to rank
 NONE = 0.1  # rank correlation that counts as none
-STRONG, TOLD = 0.7, 0.8  # a rank correlation and an AUROC that would be of use
-WORKS = 0.9  # of unseen answers
-FIFTHS = 5  # that unseen instructions are cut into for a figure
+STRONG, TOLD, WORKS = 0.7, 0.8, 0.9  # a rank correlation, an AUROC and a share of right answers that would be of use
 PREDICTORS = {
     "answer": "read while it writes",
     "last": "the same, at the last layer",
@@ -99,10 +100,9 @@ def measure(scale: str, width: int) -> list[dict[str, Any]]:
 
     language, who, (num_read, num_judged) = Language(*LANGUAGES[scale]), students(scale), SAMPLES[scale]
     seeds, parts = [one["seed"] for one in who], [one.pop("parts") for one in who]
+    train, size = [np.flatnonzero(one == 1) for one in parts], Size(width, *STUDENTS[scale][1:])
     with one_thread():
-        group = Students(
-            language, Size(width, *STUDENTS[scale][1:]), seeds, [np.flatnonzero(one == 1) for one in parts]
-        )
+        group = Students(language, size, seeds, train)
         group.learn(seed=width)
         new = Sentences(language, group.device, seed=width + 1)
         asked, right = new.all(len(who), num_judged)
@@ -126,8 +126,10 @@ def mixed(rows: Any) -> Any:
 
 
 def _mean(column: str, minus: str | None = None) -> Any:
-    """The mean over students of a column, or of its difference from another; NaN without students."""
-    return lambda frame: float((frame[column] - (frame[minus] if minus else 0)).mean())
+    """The mean over students of a column, or of its difference from another; NaN without students, or without it."""
+    there = [column, minus] if minus else [column]
+    sign = np.array([1, -1])[: len(there)]
+    return lambda frame: float((frame.reindex(columns=there) * sign).sum(axis=1, skipna=False).mean())
 
 
 def summary(rows) -> dict[str, float]:
@@ -135,8 +137,7 @@ def summary(rows) -> dict[str, float]:
     found = {}
     for (width, support, held), frame in _students(rows).groupby(["width", "support", "frac_test"]):
         found[f"width {width}, {support}, {held:.0%} held out: right"] = float(frame["test"].mean())
-    ranked = mixed(rows)
-    means = {f"rank correlation, {name}": ranked[f"{name}/spearman"].mean() for name in PREDICTORS}
+    means = {f"rank correlation, {name}": _mean(f"{name}/spearman")(mixed(rows)) for name in PREDICTORS}
     return found | {name: float(value) for name, value in means.items() if not pd.isna(value)}
 
 
@@ -157,9 +158,10 @@ def figures(rows) -> dict[str, Any]:
     }
     if ranked.empty:
         return drawn
-    parts = [ranked.assign(predictor=told, found=ranked[f"{name}/spearman"]) for name, told in PREDICTORS.items()]
+    there = {name: told for name, told in PREDICTORS.items() if f"{name}/spearman" in ranked}
+    parts = [ranked.assign(predictor=told, found=ranked[f"{name}/spearman"]) for name, told in there.items()]
     whole = pd.concat(parts, ignore_index=True).assign(held=_held)
-    whole["predictor"] = pd.Categorical(whole["predictor"], list(PREDICTORS.values()))
+    whole["predictor"] = pd.Categorical(whole["predictor"], list(there.values()))
     drawn["rank"] = figure.bars(
         whole,
         "held",
@@ -172,7 +174,7 @@ def figures(rows) -> dict[str, Any]:
     keys = ["width", "support", "frac_test", "seed"]
     asked = rows[rows["what"] == "instruction"].merge(ranked[keys], on=keys)
     place = asked.groupby(keys)["answer"].rank(pct=True)  # within each student
-    fifths = asked.assign(fifth=np.ceil(FIFTHS * place)).groupby([*keys, "fifth"], as_index=False)["failed"].mean()
+    fifths = asked.assign(fifth=np.ceil(5 * place)).groupby([*keys, "fifth"], as_index=False)["failed"].mean()
     drawn["fifths"] = figure.lines(
         fifths.assign(held=_held(fifths), fifth=fifths["fifth"].map("{:.0f}".format)),
         "fifth",
@@ -193,8 +195,9 @@ def _held(frame: Any) -> Any:
 
 def claims(rows) -> list[ledger.Claim]:
     """Unseen instructions are followed, a failing support fails, and activations tell which are not followed."""
-    who, ranked = (None, None) if rows is None else (_students(rows), mixed(rows))
-    return [*_composing(who), *_ranking(ranked)]
+    return (
+        [*_composing(None), *_ranking(None)] if rows is None else [*_composing(_students(rows)), *_ranking(mixed(rows))]
+    )
 
 
 def _composing(who: Any) -> list[ledger.Claim]:
@@ -281,9 +284,12 @@ def _ranking(ranked: Any) -> list[ledger.Claim]:
     about = {"ranked": (SOURCE, "prompts of image models: decodability goes with success"), "control": ("control", "")}
     found = []
     for name, statement, statistic, passes in told:
-        source, published = about.get(name, ("ours", ""))
-        control = "is one" if name == "control" else "the control below"
-        shared = {"name": name, "statement": statement, "source": source, "published": published, "control": control}
+        shared = dict(zip(("source", "published"), about.get(name, ("ours", "")), strict=True))
+        shared |= {
+            "name": name,
+            "statement": statement,
+            "control": "is one" if name == "control" else "the control below",
+        }
         found.append(_judged(ranked, statistic, passes, **shared))
     return found
 

@@ -138,6 +138,13 @@ def test_what_is_missing_is_not_yet_run():
     assert perfect["ranked"] == "not yet run"  # nothing fails, so that nothing is ranked
 
 
+def test_rows_of_before_a_column_was_measured_have_no_verdict_on_it():
+    older = rows().drop(columns=["doubt/spearman", "last/spearman"])
+    assert verdicts(older) == verdicts(rows()) | {"beyond its doubt": "not yet run"}
+    assert "rank correlation, doubt" not in experiment.summary(older)
+    assert set(experiment.figures(older)) == {"right", "rank", "fifths"}
+
+
 def test_students_that_get_all_or_nothing_are_not_ranked():
     ranked = experiment.mixed(rows(apart=0.01))
     assert set(ranked["support"]) == {"random"}
@@ -160,4 +167,7 @@ def test_the_committed_rows_are_whole():
     assert found["run"].nunique() == len(experiment.cells(scale))
     students = (found["what"] == "student").sum()
     assert students == len(experiment.cells(scale)) * len(experiment.students(scale))
-    assert {claim.verdict for claim in experiment.claims(found)} <= {"reproduced", "not reproduced"}
+    judged = verdicts(found)
+    if "doubt/spearman" not in found:
+        assert judged.pop("beyond its doubt") == "not yet run"
+    assert set(judged.values()) <= {"reproduced", "not reproduced"}
