@@ -1,0 +1,82 @@
+"""Scenes: their codes say what is in them, and drawing shows it."""
+
+import jax
+import numpy as np
+import pytest
+
+from recombine.core import InputError
+from recombine.images.scenes import COLOURS, SIDE, SIZES, Crowd, Things
+from recombine.random import new_key
+
+
+def drawings(scenes, code, count=16):
+    return np.asarray(jax.vmap(lambda key: scenes.draw(key, code))(jax.random.split(new_key(0), count)))
+
+
+def inked(images):
+    """Which pixels are not the ground's: its channels are alike and dark."""
+    return images.max(-1) > -0.6
+
+
+def test_codes_are_one_hot_by_factor():
+    things = Things(3, 4, 2)
+    assert things.codes.shape == (24, 9)
+    assert things.blocks == (3, 4, 2)
+    assert (things.codes.sum(1) == 3).all()
+    assert len(np.unique(things.codes, axis=0)) == len(things.factors.drop_duplicates()) == 24
+    assert list(things.factors.iloc[-1]) == ["triangle", "yellow", "large"]
+
+
+def test_an_object_has_its_colour_and_its_size_wherever_it_is():
+    things = Things()
+    areas = {}
+    for code, (_, factors) in zip(things.codes, things.factors.iterrows(), strict=True):
+        if factors["shape"] != "disc":
+            continue
+        images = drawings(things, code)
+        assert images.shape == (16, SIDE, SIDE, 3)
+        assert np.abs(images).max() <= 1
+        ink = inked(images)
+        areas.setdefault(factors["size"], []).append(ink.sum((1, 2)).mean())
+        brightest = (images[ink].max(0) + 1) / 2
+        np.testing.assert_allclose(brightest, COLOURS[factors["colour"]], atol=0.06)
+        places = [np.argwhere(one).mean(0) for one in ink]
+        assert np.std(places, axis=0).min() > 1, "it is not always at the same place"
+    for size, found in areas.items():
+        np.testing.assert_allclose(np.mean(found), np.pi * SIZES[size] ** 2, rtol=0.35)
+
+
+def test_shapes_differ_at_every_size():
+    things = Things()
+    key = new_key(3)
+    for size in range(4):
+        rows = (things.values[:, 1] == 0) & (things.values[:, 2] == size)
+        ink = [np.asarray(things.draw(key, code)) for code in things.codes[rows]]
+        apart = [np.abs(a - b).max() for i, a in enumerate(ink) for b in ink[:i]]
+        assert min(apart) > 0.3
+
+
+def test_a_crowd_shows_each_kind_that_its_code_marks():
+    crowd = Crowd(6, 3)
+    assert crowd.codes.shape == (6 + 15 + 20, 6)
+    assert crowd.factors.shape == (41, 6)
+    assert list(crowd.factors.columns[:2]) == ["red disc", "blue square"]
+    for code in crowd.codes[[0, 10, -1]]:
+        for image in drawings(crowd, code, 4):
+            quarters = inked(image).reshape(2, SIDE // 2, 2, SIDE // 2).any((1, 3))
+            assert quarters.sum() >= code.sum()
+            assert inked(image).sum() > 20 * code.sum()
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Things(1, 2, 2), "2 to 6 values, got 1"),
+        (lambda: Things(2, 2, 9), "2 to 4 values, got 9"),
+        (lambda: Crowd(40), "2 to 36 kinds"),
+        (lambda: Crowd(6, 5), "1 to 4 objects"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(make, says):
+    with pytest.raises(InputError, match=says):
+        make()
