@@ -4,12 +4,15 @@
 
 A cell makes one row, or one for each of a list. It is kept, reused, shown and judged as a run is; it is found again by
 the experiment's name and its own values. Arguments of `cells` that have a default are settings (`--set name=value`).
-A measure that has an argument `folder` gets one beside the rows, to keep what would be lost if it is stopped half-way.
+A measure that has an argument `folder` gets one beside the rows, to keep what would be lost if it is stopped half-way;
+one that has an argument `tell` gets a function that shows a text, where a cell takes long.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import inspect
 import json
 import sys
 import time
@@ -28,6 +31,7 @@ from recombine.table import Table
 from recombine.writer import Writer
 
 PAUSE = 2.0  # seconds between two plain lines
+OWN = ("images", "instructions")  # folders that only some experiments stand on
 Measure = Callable[..., Mapping[str, Any] | Sequence[Mapping[str, Any]]]
 
 
@@ -60,8 +64,10 @@ def take(
             writer = Writer(table)
             with writer.writing(_say):
                 left = [cell for cell in cells if cell.name not in table.finished()]
-                for cell in _told(left, len(cells), shown):
-                    writer.add(_rows(cell, measure, code), [cell.name])
+                hears = "tell" in inspect.signature(measure).parameters
+                for cell, tell in _told(left, len(cells), shown):
+                    one = functools.partial(measure, tell=tell) if hears else measure
+                    writer.add(_rows(cell, one, code), [cell.name])
     rows = finished(cells, table)
     if shown:
         _tell_mixed(rows.loc[rows["run"].isin(list(done)), :], code)
@@ -93,20 +99,27 @@ def _tell_mixed(reused: Any, code: str) -> None:
         _say(f"{others} reused cells were computed by other code: they are kept; name another --out for new ones")
 
 
-def _told(left: Sequence[Cell], num_cells: int, shown: bool) -> Iterator[Cell]:
-    """The cells, each told as it begins."""
+def _told(left: Sequence[Cell], num_cells: int, shown: bool) -> Iterator[tuple[Cell, Callable[[str], None]]]:
+    """The cells, each told as it begins, and what tells how far one is."""
     console, clock = Console(stderr=True), -PAUSE
     if shown and len(left) < num_cells:
         console.print(f"{num_cells - len(left)} of {num_cells} cells are computed already: reused", highlight=False)
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} of {task.total}")
     with Progress(*columns, console=console, disable=not (shown and sys.stderr.isatty())) as bar:
         task = bar.add_task("", total=num_cells, completed=num_cells - len(left))
-        for place, cell in enumerate(left, start=num_cells - len(left)):
-            bar.update(task, completed=place, description=str(cell))
+        place = num_cells - len(left)
+
+        def tell(text: str) -> None:
+            nonlocal clock
+            bar.update(task, completed=place, description=text)
             if shown and bar.disable and time.perf_counter() - clock >= PAUSE:
                 clock = time.perf_counter()
-                console.print(f"{place / num_cells:4.0%}  {cell}", highlight=False, markup=False, soft_wrap=True)
-            yield cell
+                console.print(f"{place / num_cells:4.0%}  {text}", highlight=False, markup=False, soft_wrap=True)
+
+        for cell in left:
+            tell(str(cell))
+            yield cell, tell
+            place += 1
         bar.update(task, completed=num_cells)
 
 
@@ -130,9 +143,10 @@ def cells_of(name: str, told: str, given: Any) -> list[Cell]:
 
 
 def code_of(path: Path) -> str:
-    """A hash of the code that a computed experiment depends on: ours, the theory's, the probe's, its own file, and the
-    folder of ours that has its name."""
+    """A hash of the code that a computed experiment depends on: the theory's, the probe's, its own file, and any other
+    folder of ours that it names."""
     from recombine.fingerprint import PACKAGE, of_files
 
-    folders = ("theory", "probe", path.stem)
+    text = path.read_text()
+    folders = ["theory", "probe", *(folder for folder in OWN if f"recombine.{folder}" in text)]
     return of_files([*(part for folder in folders for part in PACKAGE.glob(f"{folder}/*.py")), path])

@@ -69,6 +69,7 @@ ORDER = [
     "claims",
     "planner",
     "theory",
+    "images",
     "experiments",
     "runner",
     "record",
@@ -104,7 +105,7 @@ def test_imports_go_one_way(path):
     for name in imports(path, top_level=True):
         assert name in ORDER, f"{name} has no place in the order"
         assert ORDER.index(name) <= ORDER.index(own), f"{own} must not import {name}"
-        friends = own in ("experiments", "bench", "theory", "coverage", "probe", "instructions")
+        friends = own in ("experiments", "bench", "theory", "coverage", "probe", "images", "instructions")
         assert name != own or friends, f"the files of {own}/ must not import each other"
     if own in PART_FOLDERS:
         allowed = {"core", "conditions", "khot", "episode", "layer", "perceptron", "squares", "decoder"}

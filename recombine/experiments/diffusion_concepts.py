@@ -21,15 +21,16 @@ Measured: not yet.
 
 from __future__ import annotations
 
-import itertools
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from recombine import bootstrap, figure
+from recombine import bootstrap, figure, gallery
 from recombine import claims as ledger
-from recombine.images import gallery
 
 CUBE = ("star", "failing")
 TITLE = "Concepts in a diffusion model: which combinations will it get wrong?"
@@ -37,31 +38,34 @@ OKAWA, PAPER = "Okawa et al. 2310.09336", "arXiv 2507.07207, section 5"
 CLOSE, FAR, RANK, AUROC = 0.1, 0.2, 0.7, 0.8
 SCENES = ("things", "crowd")
 NAMES = {"rank": "rank correlation", "auroc": "AUROC"}
+# Steps and images of a step of training, images of a combination, steps to an image, steps of the judge's training;
+# no steps: what comes with the package is taken.
 SIZES: dict[str, dict[str, Any]] = {
-    "tiny": {"num_steps": 4, "batch": 8, "per": 2, "to_image": 3, "judged": 20},
-    "full": {"num_steps": 4000, "batch": 128, "per": 32, "to_image": 50, "judged": 3000},
+    "tiny": {"num_steps": 4, "batch": 4, "per": 2, "to_image": 2, "judged": 5},
+    "small": {"num_steps": 0, "batch": 0, "per": 4, "to_image": 10, "judged": 0},
+    "full": {"num_steps": 3000, "batch": 128, "per": 24, "to_image": 30, "judged": 2000},
 }
-SEEDS = {"tiny": 1, "full": 3}
+GRID = [("star", 4, 32), ("failing", 4, 32)]
+GRID += [("things", num, width) for width in (32, 16, 64) for num in (18, 36, 72, 120)]
+GRID += [("crowd", num, width) for width in (32, 64) for num in (40, 80, 160)]
+WANTED = {"tiny": [("things", 100, 8)], "small": [("things", 36, 32)], "full": GRID}
+SEEDS = {"tiny": 1, "small": 1, "full": 3}
 
 
 def cells(scale: str) -> list[dict[str, Any]]:
     """Split or number of train combinations x width x seed."""
-    wanted: list[tuple[str, int, int]] = [("star", 4, 8), ("things", 100, 8)]
-    if scale == "full":
-        wanted = [(split, 4, 64) for split in CUBE]
-        wanted += itertools.product(["things"], (18, 36, 72, 120), (16, 32, 64))
-        wanted += itertools.product(["crowd"], (40, 80, 160), (32, 64))
     names = ("scenes", "num_train", "width", "seed")
-    return [
-        dict(zip(names, (*one, seed), strict=True)) | SIZES[scale] for one in wanted for seed in range(SEEDS[scale])
-    ]
+    listed = [(*one, seed) for one in WANTED[scale] for seed in range(SEEDS[scale])]
+    return [dict(zip(names, one, strict=True)) | SIZES[scale] for one in listed]
 
 
-def measure(**cell: Any) -> list[dict[str, Any]]:
-    """Train one model; a row for each combination (and, of the cube, each stop on the way)."""
+def measure(folder: Path, tell: Callable[[str], None], **cell: Any) -> list[dict[str, Any]]:
+    """A row for each combination that one model makes (and, of the cube, each stop on the way); on a full scale models
+    of one width and kind of scene train together, and are kept in the folder."""
     from recombine.images.study import study
 
-    return study(cell)
+    full = cells("full")
+    return study(cell, full if cell in full else [cell], folder, tell)
 
 
 def _students(rows: Any, *scenes: str) -> Any:
@@ -125,13 +129,7 @@ def figures(rows) -> dict:
             x_title="train combinations",
             y_title="images that are right",
         )
-        numbers = sorted(one["num_train"].unique())
-        shown = one[(one["seed"] == 0) & (one["width"] == one["width"].max())]
-        shown = shown[shown["num_train"] == numbers[len(numbers) // 2]]
-        drawn[f"{scenes}-images"] = gallery.sheet(
-            shown.sort_values("expected", ascending=False),
-            f"Unseen {scenes}: the first are expected to fail, the last not",
-        )
+        drawn[f"{scenes}-images"] = _sheet(one, scenes)
         drawn[f"{scenes}-expected"] = figure.scatter(
             one.assign(failure=1 - one["right"], trained=one["num_train"].astype(str) + " trained"),
             "expected",
@@ -143,6 +141,23 @@ def figures(rows) -> dict:
             text="combination",
         )
     return drawn
+
+
+def _sheet(unseen: Any, scenes: str) -> Any:
+    """Images of unseen combinations beside what was expected of them, those first that are expected to fail."""
+    shown = unseen[(unseen["seed"] == 0) & (unseen["width"] == unseen["width"].min())]
+    spread = shown.groupby("num_train")["right"].std()
+    shown = shown[shown["num_train"] == spread.idxmax()].sort_values("expected", ascending=False)
+    captions = [_caption(row, place, len(shown)) for place, row in enumerate(shown.to_dict("records"))]
+    pictures = pd.DataFrame({"image": shown["images"], "caption": captions, "good": shown["right"] >= 0.5})
+    about = "{num_train} trained, width {width}".format(**shown.iloc[0])
+    title = f"Unseen {scenes}, worst expected first: {about}"
+    return gallery.sheet(pictures, title)
+
+
+def _caption(row: dict[str, Any], place: int, total: int) -> str:
+    lines = textwrap.wrap(row["combination"], 20)
+    return "<br>".join([*lines, f"expected {place + 1} of {total}", f"{row['right']:.0%} right"])
 
 
 def claims(rows) -> list:

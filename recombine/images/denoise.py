@@ -1,28 +1,33 @@
-"""Train a network to remove noise from scenes, and let it make images of codes.
+"""Train networks to remove noise from scenes, many at a time, and let one make images of codes.
 
     noisy = cos(t pi/2) image + sin(t pi/2) noise,   t from 0 to 1;     loss = |noise - predicted|^2
 
 Every image of training is drawn anew, of codes that are in training alike often. Images are made with DDIM, without
 noise on the way and without guidance, by the mean of the weights over the last steps of training.
+
+Networks of one shape train side by side in one program: which codes are trained, and the seed, are data. Each has the
+draws that it would have alone, so that it differs from itself alone by rounding only, as far as rounding carries over
+the steps. An image's noise is drawn from its own number, however many are made at once.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, PRNGKeyArray
 
+from recombine import device
+from recombine.images import ahead
 from recombine.images.scenes import SIDE, Scenes
 from recombine.images.unet import UNet
 from recombine.random import new_key
 
 KEEP = 0.998  # of the mean of the weights, at each step
 RATE = 2e-3
-MOST = 512  # images that are made at once
+STRIDE = 250  # steps between two looks of the host
 LAST = 0.995  # the noise level that making an image begins with
 
 
@@ -31,7 +36,7 @@ def level(t: Array) -> tuple[Array, Array]:
     return jnp.cos(t * jnp.pi / 2), jnp.sin(t * jnp.pi / 2)
 
 
-def loss(net: UNet, key: PRNGKeyArray, scenes: Scenes, codes: Array, num_codes: Array, batch: int) -> Array:
+def loss(net: Any, key: PRNGKeyArray, scenes: Scenes, codes: Array, num_codes: Array, batch: int) -> Array:
     """The mean squared error of the predicted noise, on fresh images of the first `num_codes` codes."""
     which, draw, hide, when = jax.random.split(key, 4)
     code = codes[jax.random.randint(which, (batch,), 0, num_codes)]
@@ -43,23 +48,77 @@ def loss(net: UNet, key: PRNGKeyArray, scenes: Scenes, codes: Array, num_codes: 
     return jnp.mean((predicted - noise) ** 2)
 
 
+class Shape(NamedTuple):
+    """What networks that train side by side share, and how many they are."""
+
+    scenes: Scenes
+    width: int
+    num_steps: int
+    batch: int
+    num: int
+
+    def programs(self) -> tuple[Any, Any]:
+        """What begins training, and what goes on with it for so many steps."""
+        return ahead.made(self, self._compiled)
+
+    def begin(self) -> None:
+        """Compile both ahead, where there is a processor for it."""
+        ahead.begin(self, self._compiled)
+
+    def _compiled(self) -> tuple[Any, Any]:
+        scenes, optimizer = self.scenes, _optimizer(self.num_steps)
+
+        def start(keys: Array) -> Any:
+            params = jax.vmap(lambda key: UNet(jax.random.fold_in(key, 0), self.width, scenes.codes.shape[1]))(keys)
+            return params, params, jax.vmap(optimizer.init)(params)
+
+        def one(params: UNet, mean: UNet, moments: Any, i: Array, key: Array, codes: Array, num: Array) -> Any:
+            gradient = jax.grad(loss)(params, jax.random.fold_in(key, i + 1), scenes, codes, num, self.batch)
+            update, moments = optimizer.update(gradient, moments, params)
+            params = optax.apply_updates(params, update)
+            keep = jnp.minimum(KEEP, (i + 1) / (i + 10))
+            mean = jax.tree.map(lambda m, p: keep * m + (1 - keep) * p, mean, params)
+            return params, mean, moments
+
+        step = jax.vmap(one, (0, 0, 0, None, 0, 0, 0))
+
+        def advance(state: Any, first: Array, count: Array, *about: Array) -> Any:
+            return jax.lax.fori_loop(first, first + count, lambda i, now: step(*now, i, *about), state)
+
+        keys = jax.vmap(new_key)(jnp.zeros(self.num, jnp.uint32))
+        number = jax.ShapeDtypeStruct((), jnp.int32)
+        codes = jax.ShapeDtypeStruct((self.num, *scenes.codes.shape), jnp.float32)
+        counts = jax.ShapeDtypeStruct((self.num,), jnp.int32)
+        state = jax.eval_shape(start, keys)
+        options = device.compiler_options()
+        going = jax.jit(advance, donate_argnums=0).lower(state, number, number, keys, codes, counts)
+        return jax.jit(start).lower(keys).compile(options), going.compile(options)
+
+
 def train(
-    scenes: Scenes, trained: np.ndarray, width: int, seed: int, num_steps: int, batch: int, stops: Sequence[int] = ()
-) -> dict[int, UNet]:
-    """The network at each of the stops and at the end, trained on these combinations: the mean of its weights."""
-    total, key = len(scenes.codes), new_key(seed)
+    shape: Shape,
+    trained: Sequence[np.ndarray],
+    seeds: Sequence[int],
+    stops: Sequence[int] = (),
+    tell: Callable[[int], None] = lambda step: None,
+) -> Iterator[tuple[int, Any]]:
+    """The networks (their leaves stacked) at each of the stops and at the end, one for each set of combinations and
+    seed: the mean of their weights. `tell` hears of the steps that are done."""
+    start, advance = shape.programs()
+    total, codes = len(shape.scenes.codes), shape.scenes.codes
+    keys = jax.vmap(new_key)(jnp.array(seeds, jnp.uint32))
     # Filled up to the number of all: students of any number of combinations share a program.
-    codes = jnp.array(scenes.codes[np.resize(trained, total)])
-    params, static = eqx.partition(UNet(jax.random.fold_in(key, 0), width, scenes.codes.shape[1]), eqx.is_inexact_array)
-    state = params, jax.tree.map(jnp.copy, params), _optimizer(num_steps).init(params), jnp.int32(0)
-    found: dict[int, UNet] = {}
-    for stop in sorted({*stops, num_steps}):
-        while (left := stop - int(state[3])) > 0:
-            state = _advance(
-                state, static, key, codes, jnp.int32(len(trained)), scenes, num_steps, batch, min(left, 500)
-            )
-        found[stop] = eqx.combine(jax.tree.map(jnp.copy, state[1]), static)
-    return found
+    told = jnp.array(np.stack([codes[np.resize(rows, total)] for rows in trained]))
+    counts = jnp.array([len(rows) for rows in trained], jnp.int32)
+    state, done = start(keys), 0
+    for stop in sorted({*stops, shape.num_steps}):
+        while done < stop:
+            count = min(stop - done, STRIDE)
+            state = advance(state, jnp.int32(done), jnp.int32(count), keys, told, counts)
+            jax.block_until_ready(state)
+            done += count
+            tell(done)
+        yield stop, jax.tree.map(np.asarray, state[1])
 
 
 def _optimizer(num_steps: int) -> optax.GradientTransformation:
@@ -67,55 +126,68 @@ def _optimizer(num_steps: int) -> optax.GradientTransformation:
     return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate))
 
 
-@eqx.filter_jit
-def _advance(
-    state: Any, static: Any, key: Any, codes: Any, num_codes: Any, scenes: Any, num_steps: int, batch: int, count: int
-) -> Any:
-    optimizer = _optimizer(num_steps)
+class Making(NamedTuple):
+    """How images are made: how many steps, where activations are kept, how many at once."""
 
-    def step(state: Any, _: None) -> Any:
-        params, mean, moments, i = state
-        gradient = jax.grad(
-            lambda p: loss(eqx.combine(p, static), jax.random.fold_in(key, i + 1), scenes, codes, num_codes, batch)
-        )
-        update, moments = optimizer.update(gradient(params), moments, params)
-        params = optax.apply_updates(params, update)
-        keep = jnp.minimum(KEEP, (i + 1) / (i + 10))
-        mean = jax.tree.map(lambda m, p: keep * m + (1 - keep) * p, mean, params)
-        return (params, mean, moments, i + 1), None
+    num_steps: int
+    kept: tuple[float, ...]
+    num: int
 
-    return jax.lax.scan(step, state, None, count)[0]
+    def program(self, net: Any, d_code: int) -> Any:
+        """What makes images, and keeps what the network held."""
+        return ahead.made((self, _layout(net), d_code), lambda: self._compiled(net, d_code))
+
+    def begin(self, net: Any, d_code: int) -> None:
+        """Compile it ahead, where there is a processor for it."""
+        ahead.begin((self, _layout(net), d_code), lambda: self._compiled(net, d_code))
+
+    def _compiled(self, net: Any, d_code: int) -> Any:
+        levels = jnp.linspace(LAST, 0.0, self.num_steps + 1)
+        places = [min(round(fraction * self.num_steps), self.num_steps - 1) for fraction in self.kept]
+
+        def make(net: Any, codes: Array, key: Array, first: Array) -> tuple[Array, dict[str, Array]]:
+            keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(first + jnp.arange(self.num))
+            image = jax.vmap(lambda own: jax.random.normal(own, (SIDE, SIDE, 3)))(keys)
+
+            def step(image: Array, ends: tuple[Array, Array]) -> tuple[Array, dict[str, Array]]:
+                now, then = ends
+                noise, seen = jax.vmap(net, (0, None, 0))(image, now, codes)
+                share, much = level(now)
+                clean = jnp.clip((image - much * noise) / share, -1, 1)
+                noise = (image - share * clean) / much
+                share, much = level(then)
+                return share * clean + much * noise, seen
+
+            image, seen = jax.lax.scan(step, image, (levels[:-1], levels[1:]))
+            at = list(zip(self.kept, places, strict=True))
+            return image, {f"{name}@{f:g}": value[i] for name, value in seen.items() for f, i in at}
+
+        net = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), net)
+        codes = jax.ShapeDtypeStruct((self.num, d_code), jnp.float32)
+        lowered = jax.jit(make).lower(net, codes, new_key(0), jax.ShapeDtypeStruct((), jnp.int32))
+        return lowered.compile(device.compiler_options())
+
+
+def _layout(net: Any) -> Any:
+    leaves, structure = jax.tree.flatten(net)
+    return structure, tuple(leaf.shape for leaf in leaves)
+
+
+def at_once(count: int) -> int:
+    """How many images are made in one call: what keeps the device busy, but no more than are wanted."""
+    return min(64, count) if device.on_cpu() else 512 if count <= 512 else 3584
 
 
 def sample(
-    net: UNet, codes: np.ndarray, seed: int, num_steps: int = 50, kept: Sequence[float] = (0.5,)
+    net: Any, codes: np.ndarray, seed: int, num_steps: int = 50, kept: Sequence[float] = (0.5,), num: int = 0
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Images of the codes, and the activations on the way, by layer and fraction of the steps that were done."""
-    images, parts = [], []
-    for start in range(0, len(codes), MOST):
-        some = jnp.asarray(codes[start : start + MOST])
-        short = MOST - len(some) if len(codes) > MOST else 0
-        key = jax.random.fold_in(new_key(seed), start)
-        image, seen = _sampled(net, jnp.pad(some, ((0, short), (0, 0))), key, num_steps, tuple(kept))
-        images.append(np.asarray(image)[: len(some)])
-        parts.append({name: np.asarray(value)[: len(some)] for name, value in seen.items()})
+    making = Making(num_steps, tuple(kept), num or at_once(len(codes)))
+    program, images, parts = making.program(net, codes.shape[1]), [], []
+    for start in range(0, len(codes), making.num):
+        some = np.resize(codes[start : start + making.num], (making.num, codes.shape[1]))
+        left = min(making.num, len(codes) - start)
+        image, seen = program(net, some, new_key(seed), np.int32(start))
+        images.append(np.asarray(image)[:left])
+        parts.append({name: np.asarray(value)[:left] for name, value in seen.items()})
     return np.concatenate(images), {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-@eqx.filter_jit
-def _sampled(net: UNet, codes: Array, key: PRNGKeyArray, num_steps: int, kept: tuple[float, ...]) -> Any:
-    image = jax.random.normal(key, (len(codes), SIDE, SIDE, 3))
-    levels = jnp.linspace(LAST, 0.0, num_steps + 1)
-
-    def step(image: Array, ends: tuple[Array, Array]) -> tuple[Array, dict[str, Array]]:
-        now, then = ends
-        noise, seen = jax.vmap(net, (0, None, 0))(image, now, codes)
-        share, much = level(now)
-        clean = jnp.clip((image - much * noise) / share, -1, 1)
-        noise = (image - share * clean) / much
-        share, much = level(then)
-        return share * clean + much * noise, seen
-
-    image, seen = jax.lax.scan(step, image, (levels[:-1], levels[1:]))
-    places = [min(round(fraction * num_steps), num_steps - 1) for fraction in kept]
-    return image, {f"{name}@{f:g}": value[i] for name, value in seen.items() for f, i in zip(kept, places, strict=True)}

@@ -12,7 +12,10 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from recombine import device
 from recombine.images.scenes import SIDE, Scenes
+from recombine.images.unet import PATCH, Conv, halved, together
+from recombine.layer import linear
 from recombine.random import new_key
 
 WIDTH = 32
@@ -20,28 +23,25 @@ NOISE = 0.1  # that is added to the drawings, so that faint traces count for not
 
 
 class Judge(eqx.Module):
-    """Three convolutions, each followed by a halving, and a layer; called with one image."""
+    """Three convolutions, of places of two by two pixels, and two layers; called with one image."""
 
-    convs: tuple[eqx.nn.Conv2d, ...]
+    convs: tuple[Conv, ...]
     hidden: eqx.nn.Linear
     answer: eqx.nn.Linear
 
     def __init__(self, key: PRNGKeyArray, d_code: int) -> None:
         keys = jax.random.split(key, 5)
-        widths = (3, WIDTH, 2 * WIDTH, 2 * WIDTH)
-        self.convs = tuple(
-            eqx.nn.Conv2d(a, b, 3, padding=1, key=k) for a, b, k in zip(widths, widths[1:], keys, strict=False)
-        )
-        self.hidden = eqx.nn.Linear(widths[-1] * (SIDE // 8) ** 2, 128, key=keys[3])
-        self.answer = eqx.nn.Linear(128, d_code, key=keys[4])
+        widths = (3 * PATCH * PATCH, WIDTH, 2 * WIDTH, 2 * WIDTH)
+        self.convs = tuple(Conv(k, a, b) for a, b, k in zip(widths, widths[1:], keys, strict=False))
+        self.hidden = linear(keys[3], widths[-1] * (SIDE // 4) ** 2, 128)
+        self.answer = linear(keys[4], 128, d_code)
 
     def __call__(self, image: Float[Array, "side side 3"]) -> Float[Array, " code"]:
         """A score for every number of the code."""
-        h = image.transpose(2, 0, 1)
-        for conv in self.convs:
+        h = together(image)
+        for i, conv in enumerate(self.convs):
             h = jax.nn.relu(conv(h))
-            side = h.shape[1] // 2 * 2
-            h = h[:, :side, :side].reshape(h.shape[0], side // 2, 2, side // 2, 2).max((2, 4))
+            h = halved(h) if i == 0 else h
         return self.answer(jax.nn.relu(self.hidden(h.ravel())))
 
 
@@ -67,33 +67,35 @@ def draw(scenes: Scenes, key: PRNGKeyArray, count: int, noise: float = 0.0) -> t
 
 def train(scenes: Scenes, num_steps: int = 1500, batch: int = 256, seed: int = 0) -> Judge:
     """A judge of these scenes."""
-    key = new_key(seed)
-    judge = Judge(jax.random.fold_in(key, 0), scenes.codes.shape[1])
-    optimizer = optax.adam(optax.cosine_decay_schedule(2e-3, num_steps))
-    params, static = eqx.partition(judge, eqx.is_inexact_array)
+    key, optimizer = new_key(seed), optax.adam(optax.cosine_decay_schedule(2e-3, num_steps))
 
-    @jax.jit
-    def fit(params: Any) -> Any:
-        def step(state: Any, i: Array) -> Any:
-            params, opt = state
-            images, codes = draw(scenes, jax.random.fold_in(key, i + 1), batch, NOISE)
-            gradient = jax.grad(lambda p: _loss(eqx.combine(p, static), scenes, images, codes))(params)
-            update, opt = optimizer.update(gradient, opt)
-            return (optax.apply_updates(params, update), opt), None
+    def step(i: Array, state: Any) -> Any:
+        params, moments = state
+        images, codes = draw(scenes, jax.random.fold_in(key, i + 1), batch, NOISE)
+        gradient = jax.grad(_loss)(params, scenes, images, codes)
+        update, moments = optimizer.update(gradient, moments)
+        return optax.apply_updates(params, update), moments
 
-        return jax.lax.scan(step, (params, optimizer.init(params)), jnp.arange(num_steps))[0][0]
+    def fit() -> Any:
+        params = Judge(jax.random.fold_in(key, 0), scenes.codes.shape[1])
+        return jax.lax.fori_loop(0, num_steps, step, (params, optimizer.init(params)))[0]
 
-    return eqx.combine(fit(params), static)
+    return jax.tree.map(np.asarray, jax.jit(fit).lower().compile(device.compiler_options())())
 
 
 def right(judge: Judge, scenes: Scenes, images: np.ndarray, codes: np.ndarray) -> np.ndarray:
     """For each image and factor, whether the judge finds there what the code says."""
     found = []
     for start in range(0, len(images), 2048):
-        scores = eqx.filter_jit(jax.vmap(judge))(jnp.asarray(images[start : start + 2048]))
+        scores = _scores(judge, jnp.asarray(images[start : start + 2048]))
         told = _parts(scenes, jnp.asarray(codes[start : start + 2048]))
         found.append(np.stack([_same(s, c) for s, c in zip(_parts(scenes, scores), told, strict=True)], axis=1))
     return np.concatenate(found)
+
+
+@jax.jit
+def _scores(judge: Any, images: Array) -> Array:
+    return jax.vmap(judge)(images)
 
 
 def _same(score: Array, code: Array) -> np.ndarray:
