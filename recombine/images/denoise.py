@@ -69,10 +69,11 @@ class Shape(NamedTuple):
         scenes, optimizer = self.scenes, _optimizer(self.num_steps)
 
         def start(keys: Array) -> Any:
-            params = jax.vmap(lambda key: UNet(jax.random.fold_in(key, 0), self.width, scenes.codes.shape[1]))(keys)
+            d_code = scenes.codes.shape[1]
+            params: Any = jax.vmap(lambda key: UNet(jax.random.fold_in(key, 0), self.width, d_code))(keys)
             return params, params, jax.vmap(optimizer.init)(params)
 
-        def one(params: UNet, mean: UNet, moments: Any, i: Array, key: Array, codes: Array, num: Array) -> Any:
+        def one(params: Any, mean: Any, moments: Any, i: Array, key: Array, codes: Array, num: Array) -> Any:
             gradient = jax.grad(loss)(params, jax.random.fold_in(key, i + 1), scenes, codes, num, self.batch)
             update, moments = optimizer.update(gradient, moments, params)
             params = optax.apply_updates(params, update)
@@ -80,12 +81,12 @@ class Shape(NamedTuple):
             mean = jax.tree.map(lambda m, p: keep * m + (1 - keep) * p, mean, params)
             return params, mean, moments
 
-        step = jax.vmap(one, (0, 0, 0, None, 0, 0, 0))
+        step: Any = jax.vmap(one, (0, 0, 0, None, 0, 0, 0))
 
         def advance(state: Any, first: Array, count: Array, *about: Array) -> Any:
             return jax.lax.fori_loop(first, first + count, lambda i, now: step(*now, i, *about), state)
 
-        keys = jax.vmap(new_key)(jnp.zeros(self.num, jnp.uint32))
+        keys = jnp.stack([new_key(0)] * self.num)
         number = jax.ShapeDtypeStruct((), jnp.int32)
         codes = jax.ShapeDtypeStruct((self.num, *scenes.codes.shape), jnp.float32)
         counts = jax.ShapeDtypeStruct((self.num,), jnp.int32)
@@ -106,7 +107,7 @@ def train(
     seed: the mean of their weights. `tell` hears of the steps that are done."""
     start, advance = shape.programs()
     total, codes = len(shape.scenes.codes), shape.scenes.codes
-    keys = jax.vmap(new_key)(jnp.array(seeds, jnp.uint32))
+    keys = jnp.stack([new_key(seed) for seed in seeds])
     # Filled up to the number of all: students of any number of combinations share a program.
     told = jnp.array(np.stack([codes[np.resize(rows, total)] for rows in trained]))
     counts = jnp.array([len(rows) for rows in trained], jnp.int32)

@@ -77,7 +77,7 @@ def train(scenes: Scenes, num_steps: int = 1500, batch: int = 256, seed: int = 0
         return optax.apply_updates(params, update), moments
 
     def fit() -> Any:
-        params = Judge(jax.random.fold_in(key, 0), scenes.codes.shape[1])
+        params: Any = Judge(jax.random.fold_in(key, 0), scenes.codes.shape[1])
         return jax.lax.fori_loop(0, num_steps, step, (params, optimizer.init(params)))[0]
 
     return jax.tree.map(np.asarray, jax.jit(fit).lower().compile(device.compiler_options())())
