@@ -9,6 +9,7 @@ import pytest
 from recombine.images import denoise, judge
 from recombine.images.scenes import SIDE, Things
 from recombine.random import new_key
+from tests.images.small import Small
 
 CUBE = Things(2, 2, 2)
 
@@ -36,10 +37,11 @@ def test_activations_are_of_the_fraction_that_is_asked_for():
     np.testing.assert_allclose(found, levels[[0, 10, 19]], rtol=1e-5)
 
 
-def test_many_images_are_made_in_parts(monkeypatch):
-    monkeypatch.setattr(denoise, "MOST", 3)
-    images, seen = denoise.sample(Oracle(), CUBE.codes, 0, num_steps=4)
+def test_images_are_the_same_however_many_are_made_at_once():
+    images, seen = denoise.sample(Oracle(), CUBE.codes, 0, num_steps=4, num=3)
+    whole, _ = denoise.sample(Oracle(), CUBE.codes, 0, num_steps=4, num=8)
     assert images.shape == (8, SIDE, SIDE, 3)
+    np.testing.assert_allclose(images, whole, atol=1e-5)
     assert seen["mean@0.5"].shape == (8, 1)
     assert len(np.unique(seen["mean@0.5"])) == 8, "no two begin with the same noise"
 
@@ -64,18 +66,49 @@ def test_training_draws_the_codes_that_are_trained_and_every_level():
     assert all(i / 64 <= level <= (i + 1) / 64 for i, level in enumerate(levels))
 
 
-@pytest.mark.slow
-def test_training_is_the_same_each_time_and_stops_on_the_way():
-    rows = np.array([0, 1, 2])
-    one = denoise.train(CUBE, rows, 8, seed=0, num_steps=3, batch=4, stops=(2,))
-    other = denoise.train(CUBE, rows, 8, seed=0, num_steps=3, batch=4, stops=(2,))
-    assert list(one) == [2, 3]
-    leaves = [jax.tree.leaves(eqx.filter(net, eqx.is_array)) for net in (one[2], one[3], other[3])]
-    assert all(np.array_equal(a, b) for a, b in zip(leaves[1], leaves[2], strict=True))
-    assert any(not np.array_equal(a, b) for a, b in zip(leaves[0], leaves[1], strict=True))
-    image, seen = denoise.sample(one[3], CUBE.codes[:2], 0, num_steps=2)
-    assert np.isfinite(image).all()
-    assert {name.split("@")[0] for name in seen} == {"down0", "down1", "down2", "middle", "up0", "up1", "up2"}
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(denoise, "UNet", Small)
+
+
+def leaves(nets, place=0):
+    return np.concatenate([np.ravel(leaf[place]) for leaf in jax.tree.leaves(nets)])
+
+
+@pytest.mark.usefixtures("small")
+def test_networks_train_side_by_side_as_they_do_alone_and_stop_on_the_way():
+    rows = [np.array([0, 1, 2]), np.array([5])]
+    steps: list[int] = []
+    both = dict(denoise.train(denoise.Shape(CUBE, 8, 6, 4, 2), rows, [0, 3], (2,), steps.append))
+    assert list(both) == [2, 6]
+    assert steps == [2, 6]
+    assert not np.allclose(leaves(both[2]), leaves(both[6]))
+    alone = denoise.Shape(CUBE, 8, 6, 4, 1)
+    for place, seed in enumerate((0, 3)):
+        one = dict(denoise.train(alone, [rows[place]], [seed]))
+        np.testing.assert_allclose(leaves(one[6]), leaves(both[6], place), rtol=1e-4, atol=1e-6)
+    other = dict(denoise.train(alone, [rows[1]], [0]))
+    assert not np.allclose(leaves(other[6]), leaves(both[6]), rtol=1e-4), "what is trained matters"
+
+
+@pytest.mark.usefixtures("small")
+def test_training_lowers_the_loss():
+    shape = denoise.Shape(CUBE, 8, 150, 16, 1)
+    first, last = dict(denoise.train(shape, [np.arange(8)], [0], (1,))).values()
+    codes, key = jnp.array(CUBE.codes), new_key(5)
+    before, after = (
+        float(denoise.loss(jax.tree.map(lambda leaf: leaf[0], nets), key, CUBE, codes, jnp.int32(8), 64))
+        for nets in (first, last)
+    )
+    assert after < 0.8 * before
+
+
+def test_a_judge_learns_to_tell_two_sizes():
+    found = judge.train(CUBE, 60, 32)
+    images, codes = judge.draw(CUBE, new_key(7), 128)
+    right = judge.right(found, CUBE, np.asarray(images), np.asarray(codes))
+    assert right[:, 1:].mean() > 0.9, "colours and sizes are easy"
+    assert judge.accuracy(found, CUBE, 128, seed=7) == pytest.approx(right.all(1).mean())
 
 
 class Knowing(eqx.Module):
