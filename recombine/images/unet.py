@@ -1,4 +1,4 @@
-"""A small U-Net that predicts the noise in an image, told how noisy it is and what the scene's code is.
+"""A small U-Net that tells what a noisy image shows, told how noisy it is and what the scene's code is.
 
 Two by two pixels are one place. There are two resolutions with two residual blocks each, on the way down and on the way
 up, and attention at the lower one. What it is told enters every block as a scale and a shift of its channels. Every
@@ -138,12 +138,12 @@ class UNet(eqx.Module):
         self.middle = Block(next(keys), low, low, d_told)
         self.attention = Attention(next(keys), low)
         self.up = two(low + width, width), two(low + low, low)
-        self.outlet = Norm(width), Conv(next(keys), width, colours, scale=0.0)  # begin with no noise
+        self.outlet = Norm(width), Conv(next(keys), width, colours, scale=0.0)  # begin with 0
 
     def __call__(
         self, image: Float[Array, "side side 3"], noise: Float[Array, ""], code: Float[Array, " code"]
     ) -> tuple[Float[Array, "side side 3"], dict[str, Array]]:
-        """The noise that is in the image, and every level's activations in the mean over the image."""
+        """The image without its noise, and every level's activations in the mean over the image."""
         angle = noise * 1000 * jnp.exp(-jnp.log(1e4) * jnp.arange(WAVES) / WAVES)
         waves = jnp.concatenate([jnp.sin(angle), jnp.cos(angle)])
         told = jax.nn.silu(self.tell[0](waves) + self.tell[1](code))
