@@ -6,7 +6,7 @@ activations, the image lacks them (arXiv 2507.07207, section 5: published for la
 
 A small U-Net is told a scene's code and trained on scenes that are drawn here (`recombine.images`). `cube` has two
 shapes, two colours and two sizes; `star` trains 000 and its three neighbours, the control `failing` 000, 100, 010 and
-111, from which a size is never seen apart from the rest. `things` has 6 x 6 x 4 combinations and `crowd` up to 3 of 12
+111, from which a size is never seen apart from the rest. `things` has 6 x 6 x 3 combinations and `crowd` up to 3 of 12
 kinds at once; some are trained, all are made. A judge, trained on drawings of everything, tells what is in an image.
 Probes of the activations on the way to an image are fitted on train combinations; how badly they read an unseen one is
 its expected failure. Layers are chosen on train combinations. The control's probes were fitted to other combinations'
@@ -38,18 +38,23 @@ TITLE = "Concepts in a diffusion model: which combinations will it get wrong?"
 OKAWA, PAPER = "Okawa et al. 2310.09336", "arXiv 2507.07207, section 5"
 CLOSE, FAR, RANK, AUROC = 0.1, 0.2, 0.7, 0.8
 SCENES = ("things", "crowd")
+MADE = "made/"
 NAMES = {"rank": "rank correlation", "auroc": "AUROC"}
 # Steps and images of a step of training, images of a combination, steps to an image, steps of the judge's training;
 # no steps: what comes with the package is taken.
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"num_steps": 4, "batch": 4, "per": 2, "to_image": 2, "judged": 5},
     "small": {"num_steps": 0, "batch": 0, "per": 4, "to_image": 10, "judged": 0},
-    "full": {"num_steps": 3000, "batch": 128, "per": 24, "to_image": 30, "judged": 2000},
+    "full": {"num_steps": 3000, "batch": 64, "per": 16, "to_image": 25, "judged": 4000},
 }
+THINGS = (18, 36, 72)  # of 108 combinations
 GRID = [("star", 4, 32), ("failing", 4, 32)]
-GRID += [("things", num, width) for width in (32, 16, 64) for num in (18, 36, 72, 120)]
-GRID += [("crowd", num, width) for width in (32, 64) for num in (40, 80, 160)]
+GRID += [("things", num, 32) for num in THINGS]
+GRID += [("things", num, 64) for num in THINGS]
+GRID += [("crowd", num, 64) for num in (40, 160)]
+GRID += [("things", num, 16) for num in THINGS]
 WANTED = {"tiny": [("things", 100, 8)], "small": [("things", 36, 32)], "full": GRID}
+SHOWN = {"things": (0, 32), "crowd": (0, 64), "star": (0, 0), "failing": (0, 0)}  # seed and width, of kept images
 SEEDS = {"tiny": 1, "small": 1, "full": 3}
 
 
@@ -57,7 +62,9 @@ def cells(scale: str) -> list[dict[str, Any]]:
     """Split or number of train combinations x width x seed."""
     names = ("scenes", "num_train", "width", "seed")
     listed = [(*one, seed) for one in WANTED[scale] for seed in range(SEEDS[scale])]
-    return [dict(zip(names, one, strict=True)) | SIZES[scale] for one in listed]
+    shown = [scale != "full" or (seed, width) == SHOWN[scenes] for scenes, _, width, seed in listed]
+    named = [dict(zip(names, one, strict=True)) | {"shown": kept} for one, kept in zip(listed, shown, strict=True)]
+    return [cell | SIZES[scale] for cell in named]
 
 
 def measure(folder: Path, tell: Callable[[str], None], **cell: Any) -> list[dict[str, Any]]:
@@ -66,7 +73,13 @@ def measure(folder: Path, tell: Callable[[str], None], **cell: Any) -> list[dict
     from recombine.images.study import study
 
     full = cells("full")
-    return study(cell, full if cell in full else [cell], folder, tell)
+    rows = study(cell, full if cell in full else [cell], folder, tell)
+    return [{name if "/" in name else MADE + name: value for name, value in row.items()} for row in rows]
+
+
+def _plain(rows: Any) -> Any:
+    """The rows with what a model made under its plain name; in tables it is told apart from what a run is."""
+    return rows.rename(columns=lambda name: str(name).removeprefix(MADE))
 
 
 def _students(rows: Any, *scenes: str) -> Any:
@@ -95,7 +108,7 @@ def _emerges(rows: Any, distance: int) -> float:
 
 def summary(rows) -> dict[str, float]:
     """How many images are right, by student; how well failures were expected; the judge's own accuracy."""
-    found = {}
+    found, rows = {}, _plain(rows)
     for _, one in _students(rows, *SCENES, *CUBE).groupby(["scenes", "num_train", "width"]):
         name = "{scenes}, {num_train} trained, width {width}".format(**one.iloc[0])
         found[f"{name}: right, unseen"] = float(one["unseen"].mean())
@@ -106,7 +119,7 @@ def summary(rows) -> dict[str, float]:
 
 def figures(rows) -> dict:
     """The cube's combinations as they emerge; failures against what was expected; images in the order expected."""
-    drawn = {}
+    drawn, rows = {}, _plain(rows)
     for split in CUBE:
         if len(one := _cube(rows, split)):
             drawn[f"{split}-emerging"] = figure.lines(
@@ -148,7 +161,7 @@ def figures(rows) -> dict:
 
 def _sheet(unseen: Any, scenes: str) -> Any:
     """Images of unseen combinations beside what was expected of them, those first that are expected to fail."""
-    shown = unseen[(unseen["seed"] == 0) & (unseen["width"] == unseen["width"].min())]
+    shown = unseen[unseen["images"].astype(bool)]
     spread = shown.groupby("num_train")["right"].std()
     shown = shown[shown["num_train"] == spread.idxmax()].sort_values("expected", ascending=False)
     captions = [_caption(row, place, len(shown)) for place, row in enumerate(shown.to_dict("records"))]
@@ -165,6 +178,7 @@ def _caption(row: dict[str, Any], place: int, total: int) -> str:
 
 def claims(rows) -> list:
     """The order and the product of the cube; how well failures are expected; and what more data and width bring."""
+    rows = None if rows is None else _plain(rows)
     star = None if rows is None else _cube(rows, "star")
     both = None if rows is None or not len(_cube(rows, "failing")) else rows[rows["scenes"].isin(CUBE) & rows["unseen"]]
     made = [

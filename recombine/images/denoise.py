@@ -178,7 +178,7 @@ def _layout(net: Any) -> Any:
 
 def at_once(count: int) -> int:
     """How many images are made in one call: what keeps the device busy, but no more than are wanted."""
-    return min(64, count) if device.on_cpu() else 512 if count <= 512 else 3584
+    return min(64, count) if device.on_cpu() else 512 if count <= 512 else 1792
 
 
 def sample(

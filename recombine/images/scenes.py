@@ -29,7 +29,7 @@ COLOURS = {
     "violet": (0.7, 0.2, 0.85),
     "white": (0.97, 0.97, 0.97),
 }
-SIZES = {"small": 3.2, "large": 7.5, "medium": 5.2, "tiny": 2.0}  # half the side, in pixels; two of them: the extremes
+SIZES = {"small": 3.6, "large": 9.0, "medium": 6.0}  # half the side, in pixels; two of them: the extremes
 CORNERS = np.array([(x, y) for y in (-1, 1) for x in (-1, 1)], np.float32) * SIDE / 4
 
 
@@ -64,7 +64,7 @@ class Things:
 
     num_shapes: int = 6
     num_colours: int = 6
-    num_sizes: int = 4
+    num_sizes: int = 3
 
     def __post_init__(self) -> None:
         for count, all_there in ((self.num_shapes, SHAPES), (self.num_colours, COLOURS), (self.num_sizes, SIZES)):

@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import pandas as pd
 
 from recombine import device, gallery
 from recombine.core import require
@@ -27,12 +28,11 @@ from recombine.random import new_key
 
 CUBE = {"star": ((0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0)), "failing": ((0, 0, 0), (1, 0, 0), (0, 1, 0), (1, 1, 1))}
 KEPT = (0.3, 0.7)  # of the steps to an image: where activations are read
-STOPS = (50, 100, 150, 200, 300, 400, 600, 800, 1200, 1600, 2400)  # steps at which the cube is looked at
+STOPS = (25, 50, 75, 100, 150, 200, 300, 400, 600, 800, 1600)  # steps at which the cube is looked at
 FAILED = 0.5  # a combination fails if fewer of its images are right
-SHOWN = 2  # images of an unseen combination that are kept, of one seed and of networks up to this width
-MOST_SHOWN = 32
+SHOWN = 2  # images of an unseen combination that are kept, of cells that are shown
 LEVELS = 15.5  # half the number of brightnesses of these, less a half
-PROBED = 8  # images of a combination that probes read
+PROBED = 6  # images of a combination that probes read
 TRAINING = ("scenes", "num_train", "width", "seed", "num_steps", "batch")  # what of a cell its weights depend on
 CUBED = 64  # images of each combination of the cube: there are eight
 Cell = dict[str, Any]
@@ -199,7 +199,7 @@ def looked_at(net: Any, rows: np.ndarray, cell: Cell, probed: bool) -> list[dict
         few = np.tile(np.arange(per) < PROBED, len(there))
         told, scores = expected(scenes, number[few], held, {name: x[few] for name, x in seen.items()}, 1 - share)
     images = images.reshape(len(there), per, *images.shape[1:])
-    shown = held & (probed and cell["seed"] == 0 and cell["width"] <= MOST_SHOWN)
+    shown = held & (probed and cell["shown"])
     images = np.round((images + 1) * LEVELS) / LEVELS - 1  # a third of the bytes, and nobody sees it
     return [
         {
@@ -237,8 +237,7 @@ def expected(
     other = np.arange(len(held))
     other[~held] = np.random.default_rng(0).permutation(other[~held])
     new, new_names = factors.iloc[number[unseen]].reset_index(drop=True), names[number[unseen]]
-    fit, of_unseen = {}, dict(zip(names[held], failure[held], strict=True))
-    told, scores = {}, {}
+    fit, told, scores = {}, {}, {}
     for name, rows in (("expected", number), ("control", other[number]), ("rare", number)):
         if name != "rare":
             layers = seen if name == "expected" else {fit["expected"].layer_: seen[fit["expected"].layer_]}
@@ -247,8 +246,17 @@ def expected(
         ranking = probe.rank(new, None if name == "rare" else seen[probe.layer_][unseen], new_names)
         told[name] = np.full(len(held), np.nan)
         told[name][ranking["combination"].astype(int)] = ranking["error"]
-        scores[f"{name}/rank"] = probe.evaluate(of_unseen)["spearman"]
-        scores[f"{name}/auroc"] = probe.evaluate({k: v > FAILED for k, v in of_unseen.items()})["auroc"]
+        scores[f"{name}/rank"], scores[f"{name}/auroc"] = ranked(told[name][held], failure[held])
     best = fit["expected"].scores_
     best = best[(best["layer"] == fit["expected"].layer_) & (best["split"] == "held out")]
     return told, scores | {"read/unseen": float(best["score"].mean())}
+
+
+def ranked(error: np.ndarray, failure: np.ndarray) -> tuple[float, float]:
+    """The rank correlation of errors and failures, and how often what failed has more error than what did not."""
+    failed, ranks = failure > FAILED, pd.Series(error).rank()
+    num, others = int(failed.sum()), int((~failed).sum())
+    above = float(ranks[failed].sum()) - num * (num + 1) / 2
+    spread = np.ptp(error) > 0 and np.ptp(failure) > 0
+    rank = float(ranks.corr(pd.Series(failure).rank())) if spread else np.nan
+    return rank, above / (num * others) if num and others else np.nan

@@ -1,0 +1,109 @@
+"""The claims on rows that are made up, each both ways; the figures; and the experiment's cells."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from recombine import gallery
+from recombine.experiments import diffusion_concepts as experiment
+
+IMAGE = gallery.png(np.zeros((2, 4, 4, 3)))
+
+
+def cube(split, near, far, off=0.0):
+    """Shares that are right at distance 1 and 2, at steps 100, 200 and 400."""
+    return [
+        {"scenes": split, "num_train": 4, "width": 32, "seed": seed, "num_steps": 400, "trained_for": stop}
+        | {"distance": d, "unseen": d > 0, "right": share, "product": share + off, "combination": f"{d}", "judge": 0.99}
+        for seed in range(3)
+        for d, shares in ((0, (1, 1, 1)), (1, near), (2, far))
+        for stop, share in zip((100, 200, 400), shares, strict=True)
+    ]
+
+
+def students(scenes, told=True, off=0.0, grown=0.3):
+    rng, rows = np.random.default_rng(0), []
+    for seed, num, width in [(s, n, w) for s in range(3) for n in (18, 72) for w in (16, 32)]:
+        scores = {"expected/rank": 0.8, "expected/auroc": 0.9, "control/rank": 0.0, "control/auroc": 0.5}
+        scores |= {"rare/rank": 0.5, "rare/auroc": 0.6}
+        if not told:
+            scores |= {"expected/rank": 0.4, "expected/auroc": 0.55}
+        share = 0.3 + grown * (num == 72) + grown * (width == 32) + 0.01 * seed
+        image = IMAGE if (seed, width) == (0, 16) else ""
+        for i in range(30):
+            right = float(np.clip(share + 0.1 * rng.normal(), 0, 1))
+            rows.append(
+                {"scenes": scenes, "num_train": num, "width": width, "seed": seed, "num_steps": 400}
+                | {"trained_for": 400, "distance": 1, "unseen": i > 5, "right": right, "product": right + off}
+                | {"combination": f"small red {i}", "judge": 0.99, "expected": 1 - right, "images": image}
+                | scores
+            )  # fmt: skip
+    return rows
+
+
+GOOD = [*cube("star", (0.6, 0.9, 1), (0.1, 0.4, 0.9)), *cube("failing", (0.1, 0.1, 0.2), (0.1, 0.1, 0.2))]
+GOOD += students("things") + students("crowd")
+BAD = [*cube("star", (0.1, 0.4, 0.9), (0.6, 0.9, 1), 0.3), *cube("failing", (0.1, 0.4, 0.9), (0.6, 0.9, 1))]
+BAD += students("things", False, 0.3, -0.1) + students("crowd", False, 0.3, -0.1)
+
+
+@pytest.fixture(scope="module")
+def good():
+    return pd.DataFrame(GOOD)
+
+
+def test_every_claim_holds_where_it_is_planted_and_fails_where_the_opposite_is(good):
+    made, other = experiment.claims(good), experiment.claims(pd.DataFrame(BAD))
+    assert len({claim.name for claim in made}) == len(made) == 17
+    for claim, wrong in zip(made, other, strict=True):
+        assert claim.holds is True, claim
+        assert wrong.holds is False, wrong
+        low, high = claim.interval
+        assert low <= claim.measured <= high
+
+
+def test_a_control_that_ranks_makes_the_claim_fail(good):
+    rows = good.assign(**{"control/rank": 0.8})
+    held = {claim.name: claim.holds for claim in experiment.claims(rows)}
+    assert held["things: rank"] is False
+    assert held["things: auroc"] is True
+
+
+def test_no_rows_and_one_seed_judge_nothing(good):
+    assert all(claim.holds is None and claim.measured is None for claim in experiment.claims(None))
+    one = {claim.name: claim for claim in experiment.claims(good[good["seed"] == 0])}
+    assert all(claim.holds is None for claim in one.values())
+    assert one["things: rank"].measured == pytest.approx(0.8)
+
+
+def test_what_never_emerges_comes_a_doubling_after_the_last_step():
+    rows = pd.DataFrame(cube("star", (0.6, 0.9, 1), (0.1, 0.2, 0.3)))
+    (order,) = [claim for claim in experiment.claims(rows) if claim.name == "order"]
+    assert order.measured == pytest.approx(np.log2(800 / 100))
+    assert order.holds is True
+
+
+def test_figures_show_images_beside_what_was_expected(good):
+    drawn = experiment.figures(good)
+    names = [f"{scenes}-{kind}" for scenes in ("things", "crowd") for kind in ("scaling", "images", "expected")]
+    assert set(drawn) == {"star-emerging", "failing-emerging", *names}
+    sheet = drawn["things-images"].layout
+    assert len(sheet.images) == 24
+    assert sheet.images[0].source.startswith("data:image/png")
+    first, last = sheet.annotations[0].text, sheet.annotations[-1].text
+    assert "expected 1 of 24" in first
+    assert "expected 24 of 24" in last
+    told = experiment.summary(good)
+    assert told["things, 18 trained, width 16: rank correlation"] == pytest.approx(0.8)
+    assert told["judge of crowd"] == pytest.approx(0.99)
+
+
+def test_cells_are_three_seeds_of_a_grid_and_small_takes_what_is_there():
+    full = experiment.cells("full")
+    assert len(full) == 3 * (2 + 9 + 2)
+    assert {cell["seed"] for cell in full} == {0, 1, 2}
+    small = experiment.cells("small")
+    assert {(cell["num_steps"], cell["judged"]) for cell in small} == {(0, 0)}
+    grid = [(cell["scenes"], cell["num_train"], cell["width"]) for cell in full]
+    assert {cell["scenes"] for cell in full if cell["shown"]} == {"things", "crowd"}
+    assert all((cell["scenes"], cell["num_train"], cell["width"]) in grid for cell in small)
