@@ -29,7 +29,7 @@ COLOURS = {
     "violet": (0.7, 0.2, 0.85),
     "white": (0.97, 0.97, 0.97),
 }
-SIZES = {"small": 3.6, "large": 9.0, "medium": 6.0}  # half the side, in pixels; two of them: the extremes
+SIZES = {"small": 4.4, "large": 9.2, "medium": 6.5}  # half the side, in pixels; two of them: the extremes
 CORNERS = np.array([(x, y) for y in (-1, 1) for x in (-1, 1)], np.float32) * SIDE / 4
 
 
