@@ -1,7 +1,7 @@
 """Does a diffusion model compose concepts it never saw together, and do its activations tell where it will not?
 
-Claim 1: the accuracy on a new combination is about the product of its attributes' accuracies, so combinations emerge in
-the order of their distance from training (Okawa et al. 2310.09336). Claim 2: where concepts cannot be decoded from
+Claim: the accuracy on a new combination is about the product of its attributes' accuracies, so combinations emerge in
+the order of their distance from training (Okawa et al. 2310.09336); and where concepts cannot be decoded from
 activations, the image lacks them (arXiv 2507.07207, section 5: published for large text-to-image models).
 
 A small U-Net is told a scene's code and trained on scenes that are drawn here (`recombine.images`). `cube` has two
