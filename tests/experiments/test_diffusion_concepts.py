@@ -76,6 +76,11 @@ def test_no_rows_and_one_seed_judge_nothing(good):
     assert one["things: rank"].measured == pytest.approx(0.8)
 
 
+def test_the_product_of_nothing_is_no_evidence(good):
+    held = {claim.name: claim.holds for claim in experiment.claims(good.assign(right=0.0, product=0.0))}
+    assert [held[name] for name in ("product", "things: product", "crowd: product")] == [None] * 3
+
+
 def test_what_never_emerges_comes_a_doubling_after_the_last_step():
     rows = pd.DataFrame(cube("star", (0.6, 0.9, 1), (0.1, 0.2, 0.3)))
     (order,) = [claim for claim in experiment.claims(rows) if claim.name == "order"]
