@@ -45,10 +45,10 @@ def png(images: np.ndarray) -> str:
     return base64.b64encode(b"\x89PNG\r\n\x1a\n" + parts).decode()
 
 
-def sheet(rows: pd.DataFrame, title: str, most: int = 24, num_columns: int = 6) -> go.Figure:
+def sheet(rows: pd.DataFrame, title: str, most: int = 24, num_columns: int = 6, tall: float = 0.6) -> go.Figure:
     """Draw rows with `image` (base64) and `caption` in their order; of more than `most`, the first and last halves.
 
-    A column `good` gives the captions their colour: true, false, or unknown where it is NaN.
+    Images take the share `tall` of a line's height. A column `good` gives the captions their colour: true, false, or unknown where it is NaN.
     """
     half = most // 2
     kept = rows if len(rows) <= most else pd.concat([rows.head(half), rows.tail(most - half)])
@@ -62,9 +62,9 @@ def sheet(rows: pd.DataFrame, title: str, most: int = 24, num_columns: int = 6) 
         down, across = divmod(place, num_columns)
         corner = {"xref": "x", "yref": "y", "x": across + 0.03, "y": down + 0.02}
         source = f"data:image/{'png' if row['image'].startswith(PNG) else 'jpeg'};base64,{row['image']}"
-        drawn.add_layout_image(source=source, sizex=0.94, sizey=0.6, **corner)
+        drawn.add_layout_image(source=source, sizex=0.94, sizey=tall, **corner)
         good = row.get("good", math.nan)
         colour = figure.INK if pd.isna(good) else figure.COLOURS[0 if good else 1]
-        note: dict[str, Any] = corner | {"y": down + 0.64, "xanchor": "left", "yanchor": "top", "align": "left"}
+        note: dict[str, Any] = corner | {"y": down + tall + 0.04, "xanchor": "left", "yanchor": "top", "align": "left"}
         drawn.add_annotation(text=row["caption"], showarrow=False, font={"size": 10, "color": colour}, **note)
     return drawn
