@@ -48,7 +48,8 @@ def png(images: np.ndarray) -> str:
 def sheet(rows: pd.DataFrame, title: str, most: int = 24, num_columns: int = 6, tall: float = 0.6) -> go.Figure:
     """Draw rows with `image` (base64) and `caption` in their order; of more than `most`, the first and last halves.
 
-    Images take the share `tall` of a line's height. A column `good` gives the captions their colour: true, false, or unknown where it is NaN.
+    A column `good` gives the captions their colour: true, false, or unknown where it is NaN. Images may take the share
+    `tall` of a line's height.
     """
     half = most // 2
     kept = rows if len(rows) <= most else pd.concat([rows.head(half), rows.tail(most - half)])
