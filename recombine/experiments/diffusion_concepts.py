@@ -5,8 +5,9 @@ the order of their distance from training (Okawa et al. 2310.09336); and where c
 activations, the image lacks them (arXiv 2507.07207, section 5: published for large text-to-image models).
 
 A small U-Net is told a scene's code and trained on scenes that are drawn here (`recombine.images`). `cube` has two
-shapes, two colours and two sizes; `star` trains 000 and its three neighbours, the control `failing` 000, 100, 010 and
-111, from which a size is never seen apart from the rest. `things` has 6 x 6 x 3 combinations and `crowd` up to 3 of 12
+shapes, two colours and two sizes, the last two told as numbers that vary a little from drawing to drawing; `star`
+trains 000 and its three neighbours, the control `failing` 000, 100, 010 and 111, from which a size is never seen apart
+from the rest. `things` has 6 x 6 x 3 combinations and `crowd` up to 3 of 12
 kinds at once; some are trained, all are made. A judge, trained on drawings of everything, tells what is in an image.
 Probes of the activations on the way to an image are fitted on train combinations; how badly they read an unseen one is
 its expected failure. Layers are chosen on train combinations. The control's probes were fitted to other combinations'
@@ -38,6 +39,7 @@ import pandas as pd
 
 from recombine import bootstrap, figure, gallery
 from recombine import claims as ledger
+from recombine.images import rows as made_rows
 
 CUBE = ("star", "failing")
 TITLE = "Concepts in a diffusion model: which combinations will it get wrong?"
@@ -53,8 +55,9 @@ SIZES: dict[str, dict[str, Any]] = {
     "small": {"num_steps": 0, "batch": 0, "per": 4, "to_image": 10, "judged": 0},
     "full": {"num_steps": 3000, "batch": 64, "per": 16, "to_image": 25, "judged": 4000},
 }
+OF_CUBE = {"num_steps": 1200, "batch": 32, "per": 24, "to_image": 20, "judged": 800}  # at full scale
 THINGS = (18, 36, 72)  # of 108 combinations
-GRID = [("star", 4, 32), ("failing", 4, 32)]
+GRID = [(split, 4, 16) for split in CUBE]
 GRID += [("things", num, 32) for num in THINGS]
 GRID += [("things", num, 64) for num in THINGS]
 GRID += [("crowd", num, 64) for num in (40, 160)]
@@ -70,7 +73,7 @@ def cells(scale: str) -> list[dict[str, Any]]:
     listed = [(*one, seed) for one in WANTED[scale] for seed in range(SEEDS[scale])]
     shown = [scale != "full" or (seed, width) == SHOWN[scenes] for scenes, _, width, seed in listed]
     named = [dict(zip(names, one, strict=True)) | {"shown": kept} for one, kept in zip(listed, shown, strict=True)]
-    return [cell | SIZES[scale] for cell in named]
+    return [cell | (OF_CUBE if cell["scenes"] in CUBE else SIZES[scale]) for cell in named]
 
 
 def measure(folder: Path, tell: Callable[[str], None], **cell: Any) -> list[dict[str, Any]]:
@@ -88,18 +91,6 @@ def _plain(rows: Any) -> Any:
     return rows.rename(columns=lambda name: str(name).removeprefix(MADE))
 
 
-def _students(rows: Any, *scenes: str) -> Any:
-    """One line for each student: how many unseen combinations it gets right, and how well failures were ranked."""
-    last = rows[rows["scenes"].isin(scenes) & (rows["trained_for"] == rows["num_steps"])]
-    unseen = last[last["unseen"]]
-    keys = ["scenes", "num_train", "width", "seed"]
-    found = unseen.groupby(keys)[[c for c in rows if "/" in str(c) and not str(c).startswith("meta/")]].first()
-    found["unseen"] = unseen.groupby(keys)["right"].mean()
-    found["off"] = (unseen["right"] - unseen["product"]).abs().groupby([unseen[key] for key in keys]).mean()
-    found["seen"] = last[~last["unseen"]].groupby(keys)["right"].mean()
-    return found.reset_index()
-
-
 def _cube(rows: Any, split: str) -> Any:
     """The unseen combinations of the cube, at every stop."""
     return rows[(rows["scenes"] == split) & rows["unseen"]]
@@ -115,7 +106,7 @@ def _emerges(rows: Any, distance: int) -> float:
 def summary(rows) -> dict[str, float]:
     """How many images are right, by student; how well failures were expected; the judge's own accuracy."""
     found, rows = {}, _plain(rows)
-    for _, one in _students(rows, *SCENES, *CUBE).groupby(["scenes", "num_train", "width"]):
+    for _, one in made_rows.students(rows, *SCENES, *CUBE).groupby(["scenes", "num_train", "width"]):
         name = "{scenes}, {num_train} trained, width {width}".format(**one.iloc[0])
         found[f"{name}: right, unseen"] = float(one["unseen"].mean())
         if one.get("expected/rank", pd.Series(dtype=float)).notna().any():
@@ -143,7 +134,7 @@ def figures(rows) -> dict:
         if not len(one):
             continue
         drawn[f"{scenes}-scaling"] = figure.lines(
-            _students(rows, scenes),
+            made_rows.students(rows, scenes),
             "num_train",
             "unseen",
             "width",
@@ -201,7 +192,7 @@ def claims(rows) -> list:
             "The accuracy at distance 2 is the product of its attributes' accuracies (difference)",
             (OKAWA, f"within {CLOSE}", "-"),
             star,
-            _off_product,
+            made_rows.off_product,
             lambda low, high: high <= CLOSE,
         ),
         _claim(
@@ -209,14 +200,15 @@ def claims(rows) -> list:
             "Where a size is never seen apart from the rest, unseen combinations fail (accuracy, star less failing)",
             (OKAWA, "fails", "it is the control"),
             both,
-            _ahead,
+            made_rows.ahead,
             lambda low, high: low > FAR,
         ),
     ]
     for scenes in SCENES:
-        told = None if rows is None else _students(rows, scenes)
+        told = None if rows is None else made_rows.students(rows, scenes)
         for name, least in (("rank", RANK), ("auroc", AUROC)):
             made += [_expected(told, scenes, name, least), _beyond(told, scenes, name)]
+            made.append(_together(None if rows is None else made_rows.last(rows, scenes), scenes, name, least))
         made.append(
             _claim(
                 f"{scenes}: product",
@@ -234,7 +226,7 @@ def claims(rows) -> list:
                     f"{more} bring unseen {scenes} (share right, most less fewest)",
                     (PAPER, "scaling helps", "an interval above 0"),
                     told,
-                    functools.partial(_grown, size=size),
+                    functools.partial(made_rows.grown, size=size),
                     lambda low, high: low > 0,
                 )
             )
@@ -267,6 +259,22 @@ def _expected(students: Any, scenes: str, name: str, least: float) -> Any:
     )
 
 
+def _together(rows: Any, scenes: str, name: str, least: float) -> Any:
+    """The same over unseen combinations of all models in one list: which of them, and which models, fail."""
+    return _claim(
+        f"{scenes}: {name}, all models",
+        f"Unseen {scenes} of all models in one list: those whose parts are read badly fail ({NAMES[name]})",
+        (
+            PAPER,
+            f"decodability goes with success; here {least:g}",
+            "probes of other combinations' factors rank less well",
+        ),
+        None if rows is None or "expected" not in rows else rows,
+        functools.partial(made_rows.together, name=name),
+        lambda low, high: low >= least and made_rows.together(rows, name, "control") < low,
+    )
+
+
 def _beyond(students: Any, scenes: str, name: str) -> Any:
     """Whether activations tell more than how rare a combination's pairs are in training."""
     return _claim(
@@ -277,19 +285,3 @@ def _beyond(students: Any, scenes: str, name: str) -> Any:
         lambda frame: float((frame[f"expected/{name}"] - frame[f"rare/{name}"]).mean()),
         lambda low, high: low > 0,
     )
-
-
-def _off_product(rows: Any) -> float:
-    last = rows[(rows["distance"] == 2) & (rows["trained_for"] == rows["num_steps"])]
-    off = float((last["right"] - last["product"]).abs().mean())
-    return off if last["right"].mean() >= FAR else np.nan  # where nothing is right the product of nothing says nothing
-
-
-def _ahead(rows: Any) -> float:
-    last = rows[rows["trained_for"] == rows["num_steps"]].groupby("scenes")["right"].mean()
-    return float(last.get("star", np.nan) - last.get("failing", np.nan))
-
-
-def _grown(students: Any, size: str) -> float:
-    found = students.groupby(size)["unseen"].mean()
-    return float(found.iloc[-1] - found.iloc[0]) if len(found) > 1 else np.nan

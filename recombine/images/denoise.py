@@ -42,7 +42,9 @@ def loss(net: Any, key: PRNGKeyArray, scenes: Scenes, codes: Array, num_codes: A
     """The weighted squared error of the predicted images, on fresh ones of the first `num_codes` codes."""
     which, draw, hide, when = jax.random.split(key, 4)
     code = codes[jax.random.randint(which, (batch,), 0, num_codes)]
-    image = jax.vmap(scenes.draw)(jax.random.split(draw, batch), code)
+    keys = jax.random.split(draw, batch)
+    code = jax.vmap(scenes.vary)(keys, code)
+    image = jax.vmap(scenes.draw)(keys, code)
     noise = jax.random.normal(hide, image.shape)
     t = (jnp.arange(batch) + jax.random.uniform(when, (batch,))) / batch  # one level in each of `batch` equal parts
     share, much = (part[:, None, None, None] for part in level(t))

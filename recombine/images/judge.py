@@ -61,7 +61,8 @@ def draw(scenes: Scenes, key: PRNGKeyArray, count: int, noise: float = 0.0) -> t
     """Fresh drawings of all combinations, alike often, with their codes."""
     which, how, hide = jax.random.split(key, 3)
     codes = jnp.array(scenes.codes)[jax.random.randint(which, (count,), 0, len(scenes.codes))]
-    images = jax.vmap(scenes.draw)(jax.random.split(how, count), codes)
+    keys = jax.random.split(how, count)
+    images = jax.vmap(scenes.draw)(keys, jax.vmap(scenes.vary)(keys, codes))
     return images + noise * jax.random.normal(hide, images.shape), codes
 
 

@@ -5,11 +5,13 @@ differ from drawing to drawing. Codes are what a diffusion model is told, and wh
 
     Things(shapes, colours, sizes)    one object; the code is one one-hot block for each of three factors
     Crowd(kinds, most)                up to `most` objects of different kinds; the code marks the kinds that are there
+    Cube(spread)                      a disc or a square, told by one-hot; how blue and how large it is are numbers
 """
 
 import functools
 import itertools
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -94,6 +96,10 @@ class Things:
         columns = ("shape", "colour", "size")
         return pd.DataFrame({c: n[v] for c, n, v in zip(columns, names, self.values.T, strict=True)})
 
+    def vary(self, key: PRNGKeyArray, code: Float[Array, " code"]) -> Float[Array, " code"]:
+        """What is told of one drawing: here the code of its combination."""
+        return code
+
     def draw(self, key: PRNGKeyArray, code: Float[Array, " code"]) -> Float[Array, "side side 3"]:
         """One image of a code, from -1 to 1."""
         place, shade, light = jax.random.split(key, 3)
@@ -134,6 +140,10 @@ class Crowd:
         """All combinations by name: a column of booleans for each kind."""
         return pd.DataFrame(self.codes.astype(bool), columns=[_kind(i) for i in range(self.num_kinds)])
 
+    def vary(self, key: PRNGKeyArray, code: Float[Array, " code"]) -> Float[Array, " code"]:
+        """What is told of one drawing: here the code of its combination."""
+        return code
+
     def draw(self, key: PRNGKeyArray, code: Float[Array, " code"]) -> Float[Array, "side side 3"]:
         """One image of a code, from -1 to 1."""
         order, jitter, shade, light = jax.random.split(key, 4)
@@ -154,4 +164,40 @@ def _kind(place: int) -> str:
     return f"{list(COLOURS)[(place + place // 6) % 6]} {SHAPES[place % 6]}"
 
 
-Scenes = Things | Crowd
+@dataclass(frozen=True)
+class Cube:
+    """A disc or a square, red or blue, small or large: eight combinations (after Okawa et al. 2310.09336).
+
+    Colour and size are numbers, 0 or 1 for a combination and within `spread` of that for a drawing: what a number
+    stands for can be learnt of values that differ a little, where of 0 and 1 alone only names are learnt.
+    """
+
+    spread: float = 0.3
+    blocks: ClassVar[tuple[int, ...]] = (2, 1, 1)
+    values: ClassVar[np.ndarray] = np.array(list(itertools.product((0, 1), repeat=3)))
+    factors: ClassVar[pd.DataFrame] = pd.DataFrame(
+        [(SHAPES[a], ("red", "blue")[b], ("small", "large")[c]) for a, b, c in values],
+        columns=["shape", "colour", "size"],
+    )
+    codes: ClassVar[np.ndarray] = np.concatenate([1 - values[:, :1], values], 1).astype(np.float32)
+
+    def __post_init__(self) -> None:
+        require(0 <= self.spread < 0.5, f"spread must be at least 0 and below .5, got {self.spread}")
+
+    def vary(self, key: PRNGKeyArray, code: Float[Array, " code"]) -> Float[Array, " code"]:
+        """What is told of one drawing: how blue and how large it is, near to what its combination has."""
+        near = jax.random.uniform(jax.random.fold_in(key, 1), (2,), minval=-self.spread, maxval=self.spread)
+        return jnp.asarray(code).at[2:].add(near)
+
+    def draw(self, key: PRNGKeyArray, code: Float[Array, " code"]) -> Float[Array, "side side 3"]:
+        """One image of a code, from -1 to 1."""
+        place, shade = jax.random.split(key)
+        radius = SIZES["small"] + (SIZES["large"] - SIZES["small"]) * code[3]
+        red, blue = (jnp.array(COLOURS[name]) for name in ("red", "blue"))
+        paint = jnp.clip(red + (blue - red) * code[2], 0, 1)
+        centre = jax.random.uniform(place, (2,), minval=-1, maxval=1) * jnp.clip(SIDE / 2 - radius - 1.5, 0, 5)
+        ground = jnp.full((SIDE, SIDE, 3), jax.random.uniform(shade, (), maxval=0.12))
+        return 2 * _painted(ground, _drawn(jnp.argmax(code[:2]), radius, centre), paint) - 1
+
+
+Scenes = Things | Crowd | Cube

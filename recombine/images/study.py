@@ -16,53 +16,49 @@ from typing import Any
 
 import jax
 import numpy as np
-import pandas as pd
 
 from recombine import device, gallery
 from recombine.core import require
 from recombine.fingerprint import PACKAGE, of_files
 from recombine.images import ahead, denoise, judge, saved
-from recombine.images.scenes import Crowd, Scenes, Things
+from recombine.images.rows import ranked
+from recombine.images.scenes import Crowd, Cube, Scenes, Things
 from recombine.images.unet import UNet
 from recombine.random import new_key
 
 CUBE = {"star": ((0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0)), "failing": ((0, 0, 0), (1, 0, 0), (0, 1, 0), (1, 1, 1))}
 KEPT = (0.3, 0.7)  # of the steps to an image: where activations are read
-STOPS = (25, 50, 75, 100, 150, 200, 300, 400, 600, 800, 1600)  # steps at which the cube is looked at
-FAILED = 0.5  # a combination fails if fewer of its images are right
+STOPS = (25, 50, 75, 100, 150, 200, 300, 400, 600, 800)  # steps at which the cube is looked at
 SHOWN = 2  # images of an unseen combination that are kept, of cells that are shown
 LEVELS = 15.5  # half the number of brightnesses of these, less a half
 PROBED = 6  # images of a combination that probes read
 TRAINING = ("scenes", "num_train", "width", "seed", "num_steps", "batch")  # what of a cell its weights depend on
-CUBED = 64  # images of each combination of the cube: there are eight
 Cell = dict[str, Any]
 COMMITTED = Path(__file__).parent / "weights"
 
 
 @functools.cache
 def scenes_of(name: str) -> Scenes:
-    """What a cell is about; the cube is a corner of the things."""
-    return Crowd() if name == "crowd" else Things()
-
-
-def made_of(name: str) -> np.ndarray:
-    """The combinations that are made: all, or those of the cube."""
-    scenes = scenes_of(name)
-    if isinstance(scenes, Things) and name in CUBE:
-        return np.flatnonzero((scenes.values < 2).all(axis=1))
-    return np.arange(len(scenes.codes))
+    """What a cell is about."""
+    return Crowd() if name == "crowd" else Cube() if name in CUBE else Things()
 
 
 def trained(name: str, num_train: int, seed: int) -> np.ndarray:
     """The combinations that are trained: those of a split, or random ones in which every value is there."""
     scenes = scenes_of(name)
-    if isinstance(scenes, Things) and name in CUBE:
+    if isinstance(scenes, Cube):
         return np.array([row for row, values in enumerate(scenes.values) if tuple(values) in CUBE[name]])
     rng = np.random.default_rng(seed)
     drawn = (rng.permutation(len(scenes.codes))[:num_train] for _ in range(10_000))
     found = next((rows for rows in drawn if scenes.codes[rows].any(axis=0).all()), None)
     require(found is not None, f"{num_train} random combinations of {name} do not hold every value: take more")
     return np.sort(np.asarray(found))
+
+
+def distance(scenes: Scenes, rows: np.ndarray) -> np.ndarray:
+    """How many factors of each combination differ from the nearest of those."""
+    parts = np.split(scenes.codes, np.cumsum(scenes.blocks)[:-1], axis=1)
+    return sum((part[:, None] != part[None, rows]).any(2).astype(int) for part in parts).min(1)
 
 
 def group_of(cell: Cell, cells: Sequence[Cell]) -> list[Cell]:
@@ -175,24 +171,20 @@ def study(
 
 
 def _making(cell: Cell) -> denoise.Making:
-    count = len(made_of(cell["scenes"])) * _per(cell)
+    count = len(scenes_of(cell["scenes"]).codes) * cell["per"]
     return denoise.Making(cell["to_image"], KEPT, denoise.at_once(count))
-
-
-def _per(cell: Cell) -> int:
-    return max(CUBED, cell["per"]) if cell["scenes"] in CUBE and cell["per"] > PROBED else cell["per"]
 
 
 def looked_at(net: Any, rows: np.ndarray, cell: Cell, probed: bool) -> list[dict[str, Any]]:
     """What a trained model makes of every combination, and what its activations say about it."""
-    scenes, there, per = scenes_of(cell["scenes"]), made_of(cell["scenes"]), _per(cell)
+    scenes, per = scenes_of(cell["scenes"]), cell["per"]
+    there = np.arange(len(scenes.codes))
     number = np.repeat(there, per)
     images, seen = denoise.sample(net, scenes.codes[number], cell["seed"], cell["to_image"], KEPT)
     by, accuracy = judge_of(scenes, cell["judged"])
     right = judge.right(by, scenes, images, scenes.codes[number]).reshape(len(there), per, -1)
     held = ~np.isin(there, rows)
-    apart = np.abs(scenes.codes[there][:, None] - scenes.codes[None, rows]).sum(2).min(1)
-    apart = apart if isinstance(scenes, Crowd) else apart / 2  # another value changes two numbers of the code
+    apart = distance(scenes, rows)
     share = right.all(2).mean(1)
     told, scores = {}, {}
     if probed:
@@ -250,13 +242,3 @@ def expected(
     best = fit["expected"].scores_
     best = best[(best["layer"] == fit["expected"].layer_) & (best["split"] == "held out")]
     return told, scores | {"read/unseen": float(best["score"].mean())}
-
-
-def ranked(error: np.ndarray, failure: np.ndarray) -> tuple[float, float]:
-    """The rank correlation of errors and failures, and how often what failed has more error than what did not."""
-    failed, ranks = failure > FAILED, pd.Series(error).rank()
-    num, others = int(failed.sum()), int((~failed).sum())
-    above = float(ranks[failed].sum()) - num * (num + 1) / 2
-    spread = np.ptp(error) > 0 and np.ptp(failure) > 0
-    rank = float(ranks.corr(pd.Series(failure).rank())) if spread else np.nan
-    return rank, above / (num * others) if num and others else np.nan

@@ -28,14 +28,15 @@ def students(scenes, told=True, off=0.0, grown=0.3):
         scores |= {"rare/rank": 0.5, "rare/auroc": 0.6}
         if not told:
             scores |= {"expected/rank": 0.4, "expected/auroc": 0.55}
-        share = 0.3 + grown * (num == 72) + grown * (width == 32) + 0.01 * seed
+        share = (0.3 if told else 0.5) + grown * (num == 72) + grown * (width == 32) + 0.01 * seed
         image = IMAGE if (seed, width) == (0, 16) else ""
         for i in range(30):
             right = float(np.clip(share + 0.1 * rng.normal(), 0, 1))
             rows.append(
                 {"scenes": scenes, "num_train": num, "width": width, "seed": seed, "num_steps": 400}
                 | {"trained_for": 400, "distance": 1, "unseen": i > 5, "right": right, "product": right + off}
-                | {"combination": f"small red {i}", "judge": 0.99, "expected": 1 - right, "images": image}
+                | {"combination": f"small red {i}", "judge": 0.99, "images": image, "control": rng.normal()}
+                | {"expected": 1 - right if told else rng.normal()}
                 | scores
             )  # fmt: skip
     return rows
@@ -54,7 +55,7 @@ def good():
 
 def test_every_claim_holds_where_it_is_planted_and_fails_where_the_opposite_is(good):
     made, other = experiment.claims(good), experiment.claims(pd.DataFrame(BAD))
-    assert len({claim.name for claim in made}) == len(made) == 17
+    assert len({claim.name for claim in made}) == len(made) == 21
     for claim, wrong in zip(made, other, strict=True):
         assert claim.holds is True, claim
         assert wrong.holds is False, wrong
@@ -67,6 +68,9 @@ def test_a_control_that_ranks_makes_the_claim_fail(good):
     held = {claim.name: claim.holds for claim in experiment.claims(rows)}
     assert held["things: rank"] is False
     assert held["things: auroc"] is True
+    same = {claim.name: claim.holds for claim in experiment.claims(good.assign(control=good["expected"]))}
+    assert same["things: rank, all models"] is same["crowd: auroc, all models"] is False
+    assert same["things: rank"] is True
 
 
 def test_no_rows_and_one_seed_judge_nothing(good):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from recombine.core import InputError
-from recombine.images.scenes import COLOURS, SIDE, SIZES, Crowd, Things
+from recombine.images.scenes import COLOURS, SIDE, SIZES, Crowd, Cube, Things
 from recombine.random import new_key
 
 
@@ -68,6 +68,26 @@ def test_a_crowd_shows_each_kind_that_its_code_marks():
             assert inked(image).sum() > 20 * code.sum()
 
 
+def test_the_cube_tells_how_blue_and_how_large_each_drawing_is():
+    cube = Cube(0.3)
+    assert cube.codes.shape == (8, 4)
+    assert list(cube.factors.iloc[6]) == ["square", "blue", "small"]
+    told = jax.vmap(lambda key: cube.vary(key, cube.codes[6]))(jax.random.split(new_key(0), 64))
+    assert (np.asarray(told[:, :2]) == [0, 1]).all(), "a shape has no degrees"
+    off = np.asarray(told - cube.codes[6])[:, 2:]
+    assert np.abs(off).max(axis=0).min() > 0.2
+    assert np.abs(off).max() <= 0.3
+    assert abs(np.corrcoef(off.T)[0, 1]) < 0.4
+    areas = [inked(drawings(cube, np.array([1, 0, 0, size], np.float32))).sum((1, 2)).mean() for size in (0, 0.3, 1)]
+    radii = [SIZES["small"] + (SIZES["large"] - SIZES["small"]) * size for size in (0, 0.3, 1)]
+    np.testing.assert_allclose(areas, np.pi * np.square(radii), rtol=0.2)
+    blue = [drawings(cube, np.array([0, 1, colour, 1], np.float32))[:, SIDE // 2, SIDE // 2] for colour in (0, 0.5, 1)]
+    assert np.all(np.diff(np.mean(blue, axis=1)[:, 2]) > 0.3)
+    same = Things().vary(new_key(0), Things().codes[5])
+    assert same is not None
+    assert (np.asarray(same) == Things().codes[5]).all(), "things are told by name"
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -75,6 +95,7 @@ def test_a_crowd_shows_each_kind_that_its_code_marks():
         (lambda: Things(2, 2, 9), "2 to 3 values, got 9"),
         (lambda: Crowd(40), "2 to 36 kinds"),
         (lambda: Crowd(6, 5), "1 to 4 objects"),
+        (lambda: Cube(0.5), "below .5, got 0.5"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(make, says):

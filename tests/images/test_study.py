@@ -7,7 +7,8 @@ import pytest
 
 from recombine.core import InputError
 from recombine.images import ahead, denoise, judge, saved, study
-from recombine.images.scenes import Things
+from recombine.images.rows import ranked
+from recombine.images.scenes import Crowd, Cube, Things
 from recombine.random import new_key
 from tests.images.small import Small
 
@@ -28,18 +29,25 @@ def small(monkeypatch):
 
 
 def test_what_is_trained_is_what_a_split_says():
-    things = Things()
-    star, failing = (things.values[study.trained(name, 4, 0)].tolist() for name in ("star", "failing"))
+    things, cube = Things(), Cube()
+    star, failing = (cube.values[study.trained(name, 4, 0)].tolist() for name in ("star", "failing"))
     assert sorted(star) == [[0, 0, 0], [0, 0, 1], [0, 1, 0], [1, 0, 0]]
     assert sorted(failing) == [[0, 0, 0], [0, 1, 0], [1, 0, 0], [1, 1, 1]]
-    assert len(study.made_of("star")) == 8
-    assert things.values[study.made_of("star")].max() == 1
     rows = study.trained("things", 18, 1)
     assert len(np.unique(rows)) == 18
     assert things.codes[rows].any(axis=0).all(), "every value is there"
     assert not np.array_equal(rows, study.trained("things", 18, 2))
     with pytest.raises(InputError, match="3 random combinations of things do not hold every value"):
         study.trained("things", 3, 0)
+
+
+def test_distances_count_the_factors_that_differ():
+    cube, things, crowd = Cube(), Things(2, 2, 2), Crowd(4, 2)
+    for scenes in (cube, things):
+        assert study.distance(scenes, np.array([0, 1, 2, 4])).tolist() == [0, 0, 0, 1, 0, 1, 1, 2]
+    alone = np.flatnonzero(crowd.codes.sum(1) == 1)
+    assert study.distance(crowd, alone).tolist() == [0] * 4 + [1] * 6
+    assert study.distance(crowd, alone[:1]).tolist() == [0, 2, 2, 2, 1, 1, 1, 3, 3, 3]
 
 
 def test_a_group_is_trained_once_and_kept(tmp_path, monkeypatch):
@@ -49,12 +57,13 @@ def test_a_group_is_trained_once_and_kept(tmp_path, monkeypatch):
     told: list[str] = []
     nets = study.nets_of(STAR, cells, tmp_path, told.append)
     assert list(nets) == [2, 4]
-    assert told[-1] == "3 models of width 8 train: 4 of 4 steps"
+    assert told[-1] == "1 models of width 8 train: 4 of 4 steps"
     assert list(study.nets_of(THINGS[1], cells, tmp_path)) == [4]
-    assert trained == [3], "one program, and what is kept is not trained again"
+    study.nets_of(THINGS[0], cells, tmp_path)
+    assert trained == [1, 2], "one program for a kind of scenes, and what is kept is not trained again"
     next(tmp_path.glob("things-90-*")).unlink()
     study.nets_of(THINGS[1], cells, tmp_path)
-    assert trained == [3, 3]
+    assert trained == [1, 2, 2]
 
 
 def test_rows_tell_what_was_made_and_what_was_expected(tmp_path):
@@ -116,7 +125,7 @@ def test_programs_are_made_once_and_what_failed_is_made_again():
 
 def test_ranks_are_those_of_the_definition():
     error, failure = np.array([3.0, 1.0, 2.0, 0.0]), np.array([1.0, 0.6, 0.2, 0.1])
-    rank, auroc = study.ranked(error, failure)
+    rank, auroc = ranked(error, failure)
     assert rank == pytest.approx(1 - 6 * 2 / (4 * 15))
     assert auroc == pytest.approx(3 / 4)
-    assert np.isnan(study.ranked(error, np.zeros(4))).all()
+    assert np.isnan(ranked(error, np.zeros(4))).all()
