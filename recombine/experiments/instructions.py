@@ -53,12 +53,14 @@ RANDOM, APART = "random", "never mixed"
 MIXED = (0.05, 0.95)  # of unseen answers are wrong: below and above there is nothing to rank
 NONE = 0.1  # rank correlation that counts as none
 STRONG, TOLD, WORKS = 0.7, 0.8, 0.9  # a rank correlation, an AUROC and a share of right answers that would be of use
+STUDENT = ["width", "support", "frac_test", "seed"]  # what tells one from another
 PREDICTORS = {
     "answer": "read while it writes",
     "last": "the same, at the last layer",
     "start": "read where the answer starts",
     "asked": "read where the instruction ends",
     "rarity": "rare pairs (no activations)",
+    "length": "how many operations (no activations)",
     "doubt": "its own doubt in its answers",
     "twin": "read from its untrained twin",
     "control": "control: read as another instruction",
@@ -116,7 +118,10 @@ def measure(scale: str, width: int) -> list[dict[str, Any]]:
 
 
 def _students(rows: Any) -> Any:
-    return rows[rows["what"] == "student"]
+    """Rows of students, with how well the number of operations alone ranks their unseen instructions."""
+    found, asked = rows[rows["what"] == "student"], rows[rows["what"] == "instruction"]
+    told = {who: one["num_hot"].rank().corr(one["failed"].rank()) for who, one in asked.groupby(STUDENT)}
+    return found.assign(**{"length/spearman": [told.get(tuple(who), np.nan) for who in found[STUDENT].to_numpy()]})
 
 
 def mixed(rows: Any) -> Any:
@@ -171,10 +176,9 @@ def figures(rows) -> dict[str, Any]:
         x_title="instructions held out",
         y_title="rank correlation with failures",
     )
-    keys = ["width", "support", "frac_test", "seed"]
-    asked = rows[rows["what"] == "instruction"].merge(ranked[keys], on=keys)
-    place = asked.groupby(keys)["answer"].rank(pct=True)  # within each student
-    fifths = asked.assign(fifth=np.ceil(5 * place)).groupby([*keys, "fifth"], as_index=False)["failed"].mean()
+    asked = rows[rows["what"] == "instruction"].merge(ranked[STUDENT], on=STUDENT)
+    place = asked.groupby(STUDENT)["answer"].rank(pct=True)  # within each student
+    fifths = asked.assign(fifth=np.ceil(5 * place)).groupby([*STUDENT, "fifth"], as_index=False)["failed"].mean()
     drawn["fifths"] = figure.lines(
         fifths.assign(held=_held(fifths), fifth=fifths["fifth"].map("{:.0f}".format)),
         "fifth",
@@ -218,47 +222,23 @@ def _composing(who: Any) -> list[ledger.Claim]:
         means = frame.groupby("width")["test"].mean()
         return float(means.iloc[-1] - means.iloc[0]) if len(means) > 1 else np.nan
 
-    of_paper = {"source": "arXiv 2507.07207, on other students", "published": "more data and width: more is composed"}
-    return [
-        _judged(
-            drawn,
-            most,
-            lambda low, high: low > WORKS,
-            name="composes",
-            statement=f"trained on most combinations, more than {WORKS:.0%} of unseen instructions' answers are right",
-            source="ours",
-            published="",
-            control="as many instructions without mixed groups, below",
-        ),
-        _judged(
-            drawn,
-            gained,
-            lambda low, high: low > 0,
-            name="more instructions",
-            statement="the more instructions are trained on, the more unseen ones are followed (most minus fewest)",
-            control="steps and batches are the same",
-            **of_paper,
-        ),
-        _judged(
-            drawn,
-            wider,
-            lambda low, high: low > 0,
-            name="width",
-            statement="a wider student follows more unseen instructions (widest minus narrowest)",
-            control="the same instructions and steps",
-            **of_paper,
-        ),
-        _judged(
-            who,
-            lost,
-            lambda low, high: low > 0,
-            name="failing support",
-            statement="groups of operations never mixed: fewer unseen ones are followed than after as many random ones",
-            source="arXiv 2507.07207, on other students",
-            published="disconnected supports fail",
-            control="as many random instructions",
-        ),
+    works = f"trained on most combinations, more than {WORKS:.0%} of unseen instructions' answers are right"
+    more = "the more instructions are trained on, the more unseen ones are followed (most minus fewest)"
+    wide = "a wider student follows more unseen instructions (widest minus narrowest)"
+    fails = "groups of operations never mixed: fewer unseen ones are followed than after as many random ones"
+    paper, grows = "arXiv 2507.07207, on other students", "more data and width: more is composed"
+    told: list[tuple[str, str, Any, Any, str, str, str]] = [
+        ("composes", works, drawn, most, "ours", "", "as many instructions without mixed groups, below"),
+        ("more instructions", more, drawn, gained, paper, grows, "steps and batches are the same"),
+        ("width", wide, drawn, wider, paper, grows, "the same instructions and steps"),
+        ("failing support", fails, who, lost, paper, "disconnected supports fail", "as many random instructions"),
     ]
+    found = []
+    for name, statement, rows, statistic, source, published, control in told:
+        least = WORKS if name == "composes" else 0
+        shared = {"name": name, "statement": statement, "source": source, "published": published, "control": control}
+        found.append(_judged(rows, statistic, lambda low, high, least=least: low > least, **shared))
+    return found
 
 
 def _ranking(ranked: Any) -> list[ledger.Claim]:
@@ -267,6 +247,7 @@ def _ranking(ranked: Any) -> list[ledger.Claim]:
     well = f"how badly operations are read ranks unseen instructions by failures, rank correlation above {STRONG:g}"
     long = "how badly operations are read also ranks unseen instructions with the same number of them, the largest"
     apart = f"how badly operations are read tells what fails more often than not from the rest, AUROC above {TOLD:g}"
+    many = "activations rank unseen instructions better than how many operations they name"
     twin = "activations rank unseen instructions better than those of an untrained twin that reads the same sentences"
     other = "probes of another instruction's operations predict nothing (rank correlation)"
     doubt = "activations rank unseen instructions better than how unlikely the student itself holds its answers"
@@ -277,6 +258,7 @@ def _ranking(ranked: Any) -> list[ledger.Claim]:
         ("told apart", apart, _mean("answer/auroc"), lambda low, high: low > TOLD),
         ("equally long", long, _mean("answer/longest/spearman"), lambda low, high: low > NONE),
         ("beyond counting", rare, _mean("answer/spearman", "rarity/spearman"), lambda low, high: low > 0),
+        ("beyond length", many, _mean("answer/spearman", "length/spearman"), lambda low, high: low > 0),
         ("beyond the text", twin, _mean("answer/spearman", "twin/spearman"), lambda low, high: low > 0),
         ("beyond its doubt", doubt, _mean("answer/spearman", "doubt/spearman"), lambda low, high: low > 0),
         ("control", other, _mean("control/spearman"), lambda low, high: low > -NONE and high < NONE),

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import spearmanr
 
 import recombine as rc
 from recombine.conditions import connected
@@ -52,8 +53,11 @@ def test_measure_gives_a_row_for_each_student_and_unseen_instruction():
     assert (found["what"] == "instruction").sum() == sum((one["parts"] == 2).sum() for one in who)
     asked = found[found["what"] == "instruction"]
     assert asked["failed"].between(0, 1).all()
-    assert np.isfinite(asked[list(experiment.PREDICTORS)].to_numpy(float)).all()
+    assert np.isfinite(asked[[name for name in experiment.PREDICTORS if name != "length"]].to_numpy(float)).all()
     assert experiment.claims(found)[0].verdict == "not reproduced"  # ten steps teach nothing
+
+
+HARDER = {True: [1, 1, 1, 2, 2, 2, 2, 3, 3, 3], False: [1, 3, 2, 2, 1, 2, 2, 3, 1, 3]}  # operations, by failures
 
 
 def rows(
@@ -68,6 +72,7 @@ def rows(
     few=0.4,
     apart=0.1,
     narrow=0.1,
+    longer_is_harder=False,
 ):
     """Rows by hand, with a little spread over seeds."""
     made = []
@@ -87,8 +92,16 @@ def rows(
                     }
                 )
     asked = [
-        {"what": "instruction", "answer": 0.1 * i, "failed": i / 9, "num_hot": 3.0, "instruction": f"number {i}"}
-        | {"width": 128, "seed": 0, "support": "random", "frac_test": 0.7, "run": "128", "step": 100 + i}
+        {
+            "what": "instruction",
+            "answer": 0.1 * i,
+            "failed": i / 9,
+            "num_hot": float(HARDER[longer_is_harder][i]),
+            "run": one["run"],
+        }
+        | {name: one[name] for name in experiment.STUDENT}
+        | {"instruction": f"number {i}", "step": 100 + i}
+        for one in made
         for i in range(10)
     ]
     return pd.DataFrame([*made, *asked])
@@ -104,6 +117,7 @@ def test_claims_hold_where_students_compose_and_activations_tell():
     assert found["composes"] == pytest.approx(0.975)
     assert found["failing support"] == pytest.approx(0.4 - 0.05 - 0.1)
     assert found["beyond counting"] == pytest.approx(0.51)
+    assert found["beyond length"] == pytest.approx(0.81 - spearmanr(HARDER[False], range(10)).statistic)
 
 
 @pytest.mark.parametrize(
@@ -118,6 +132,7 @@ def test_claims_hold_where_students_compose_and_activations_tell():
         ({"auroc": 0.75}, "told apart"),
         ({"longest": 0.0}, "equally long"),
         ({"rarity": 0.9}, "beyond counting"),
+        ({"longer_is_harder": True}, "beyond length"),
         ({"twin": 0.9}, "beyond the text"),
         ({"doubt": 0.9}, "beyond its doubt"),
         ({"control": 0.2}, "control"),
