@@ -3,7 +3,7 @@
 A student is saved, loaded by the instrument as any model of transformers is, and recorded at three places: where the
 instruction ends (`asked`), where the answer starts (`start`), and on average over the places from which its letters are
 written (`answer`). The last is what the paper does with image models, where layers are averaged over the image and its
-steps; the words of an instruction can be read at the first whatever becomes of them.
+steps.
 """
 
 from __future__ import annotations
