@@ -1,5 +1,7 @@
 """Students of the instruction language: batches, learning, that many learn as one alone does, and what is recorded."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -76,6 +78,44 @@ def test_a_student_learns_beside_others_what_it_would_learn_alone(monkeypatch):
     for name, weight in alone.models[0].state_dict().items():
         assert torch.allclose(weight, other[name], atol=1e-5), name
     assert not torch.allclose(fresh["lm_head.weight"], other["lm_head.weight"], atol=1e-3)
+
+
+@pytest.fixture
+def batches(monkeypatch):
+    """The tasks and sentences of all batches that are drawn, as they are drawn."""
+    found, draw = [], Sentences.draw
+
+    def noted(self, tasks):
+        found.append((tasks, draw(self, tasks)))
+        return found[-1][1]
+
+    monkeypatch.setattr(Sentences, "draw", noted)
+    return found
+
+
+def test_each_student_is_trained_on_its_own_tasks(batches):
+    Students(LANGUAGE, SIZE, [0, 1], [np.array([0, 2]), np.array([4])]).learn(0)
+    tasks = torch.cat([tasks for tasks, _ in batches], dim=1)
+    assert set(tasks[0].tolist()) == {0, 2}
+    assert set(tasks[1].tolist()) == {4}
+
+
+def test_learning_is_that_of_a_plain_loop_whose_loss_is_of_the_answer(batches):
+    size = Size(32, 1, 40, 8, 3e-3)
+    students = Students(LANGUAGE, size, [0], [np.arange(TASKS)])
+    students.learn(0)
+    model = untrained(LANGUAGE, size, 0)
+    optimiser = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.01)
+    course = [0.5, 1.0, *(0.5 * (1 + math.cos(math.pi * step / 38)) for step in range(38))]
+    for (_, (asked, answer)), part in zip(batches, course, strict=True):
+        optimiser.param_groups[0]["lr"] = 3e-3 * part
+        logits = model(torch.cat([asked[0], answer[0, :, :-1]], dim=1)).logits[:, -4:]
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(logits.flatten(0, 1), answer[0].flatten()).backward()
+        optimiser.step()
+    learned = students.models[0].state_dict()
+    for name, weight in model.state_dict().items():
+        assert torch.allclose(weight, learned[name], atol=1e-4), name
 
 
 def test_the_same_seeds_make_the_same_student():
