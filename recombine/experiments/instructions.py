@@ -11,8 +11,8 @@ written from. The last is the equivalent of the paper's, and what the claims are
 instructions, which also choose the layer. Compared with: how many operations the instruction names, and how rare their
 pairs are in training (no activations), how unlikely the student itself holds its answers, probes of another
 instruction's operations (the control), and the same probes on the untrained twin, which reads the same sentences with
-random weights. Students that get nearly all or nearly none of the unseen instructions right are left out of these:
-there is nothing to rank.
+random weights. All this also with a probe of all layers at once, which chooses none. Students that get nearly all or
+nearly none of the unseen instructions right are left out of these: there is nothing to rank.
 
 Command:  recombine run instructions --scale full
 Runtime:  full: 3.5 minutes on a shared H200; small: 3.6 minutes on two busy cores (2.6 of processor time).
@@ -59,6 +59,7 @@ STUDENT = ["width", "support", "frac_test", "seed"]  # what tells one from anoth
 PREDICTORS = {
     "answer": "read while it writes",
     "last": "the same, at the last layer",
+    "whole": "the same, of all layers at once",
     "start": "read where the answer starts",
     "asked": "read where the instruction ends",
     "rarity": "rare pairs (no activations)",
@@ -251,6 +252,13 @@ def _ranking(ranked: Any) -> list[ledger.Claim]:
     apart = f"how badly operations are read tells what fails more often than not from the rest, AUROC above {TOLD:g}"
     many = "activations rank unseen instructions better than how many operations they name"
     twin = "activations rank unseen instructions better than those of an untrained twin that reads the same sentences"
+    whole = "a probe of all layers at once ranks unseen instructions better than"
+    best, length, its = (
+        f"{whole} one of the best read layer",
+        f"{whole} their number of operations",
+        "an untrained twin's",
+    )
+    mixed_up = "a probe of all layers at once, of another instruction's operations, predicts nothing (rank correlation)"
     other = "probes of another instruction's operations predict nothing (rank correlation)"
     doubt = "activations rank unseen instructions better than how unlikely the student itself holds its answers"
     mine = _mean("answer/spearman")
@@ -263,6 +271,10 @@ def _ranking(ranked: Any) -> list[ledger.Claim]:
         ("beyond length", many, _mean("answer/spearman", "length/spearman"), lambda low, high: low > 0),
         ("beyond the text", twin, _mean("answer/spearman", "twin/spearman"), lambda low, high: low > 0),
         ("beyond its doubt", doubt, _mean("answer/spearman", "doubt/spearman"), lambda low, high: low > 0),
+        ("all layers", best, _mean("whole/spearman", "answer/spearman"), lambda low, high: low > 0),
+        ("all, length", length, _mean("whole/spearman", "length/spearman"), lambda low, high: low > 0),
+        ("all, text", f"{whole} {its}", _mean("whole/spearman", "whole twin/spearman"), lambda low, high: low > 0),
+        ("all, control", mixed_up, _mean("whole control/spearman"), lambda low, high: low > -NONE and high < NONE),
         ("control", other, _mean("control/spearman"), lambda low, high: low > -NONE and high < NONE),
     ]
     about = {"ranked": (SOURCE, "prompts of image models: decodability goes with success"), "control": ("control", "")}

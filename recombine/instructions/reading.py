@@ -45,6 +45,11 @@ def record(model: Any, language: Language, texts: list[str]) -> dict[str, dict[s
     return {place: {name: rows[:, i] for name, rows in split.items()} for i, place in enumerate(PLACES)}
 
 
+def together(layers: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """All layers as one: a probe of it chooses none."""
+    return {"all": np.concatenate(list(layers.values()), axis=1)}
+
+
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Without a word that a model is loaded without its last layer, which is not read."""
@@ -123,8 +128,14 @@ def look(
         reading.read(place, layers)
     *_, last = places["answer"]
     reading.read("last", {last: places["answer"][last]})
-    reading.read("control", places["answer"], reading.partners(generator(seed, "instructions")))
-    reading.read("twin", record(untrained(language, group.size, seed), language, texts)["answer"])
+    twin = record(untrained(language, group.size, seed), language, texts)["answer"]
+    others = reading.partners(generator(seed, "instructions"))
+    reading.read("control", places["answer"], others)
+    reading.read("twin", twin)
+    whole, of_twin = together(places["answer"]), together(twin)
+    reading.read("whole", whole)
+    reading.read("whole control", whole, others)
+    reading.read("whole twin", of_twin)
     row = {"what": "student", "num_train": int((parts == 1).sum())} | reading.facts
     row |= {"seen": 1 - failed[parts == 1].mean(), "test": 1 - failed[parts == 2].mean()}
     for name in reading.rows.columns.difference(["number", "failed", "instruction", "num_hot"]):

@@ -57,6 +57,7 @@ def test_measure_gives_a_row_for_each_student_and_unseen_instruction():
     assert experiment.claims(found)[0].verdict == "not reproduced"  # ten steps teach nothing
 
 
+LATER = ("beyond its doubt", "all layers", "all, length", "all, text", "all, control")  # not in the oldest rows
 HARDER = {True: [1, 1, 1, 2, 2, 2, 2, 3, 3, 3], False: [1, 3, 2, 2, 1, 2, 2, 3, 1, 3]}  # operations, by failures
 
 
@@ -72,6 +73,9 @@ def rows(
     few=0.4,
     apart=0.1,
     narrow=0.1,
+    whole=0.9,
+    of_twin=0.3,
+    mixed_up=0.0,
     longer_is_harder=False,
 ):
     """Rows by hand, with a little spread over seeds."""
@@ -87,7 +91,8 @@ def rows(
                         **{"seen": 1.0, "test": right + 0.005 * seed, "answer/longest/spearman": longest},
                         **{"answer/spearman": answer + 0.01 * seed, "answer/auroc": auroc},
                         **{"rarity/spearman": rarity, "twin/spearman": twin, "start/spearman": 0.1},
-                        **{"doubt/spearman": doubt, "last/spearman": 0.1},
+                        **{"doubt/spearman": doubt, "last/spearman": 0.1, "whole/spearman": whole},
+                        **{"whole twin/spearman": of_twin, "whole control/spearman": mixed_up + 0.01 * (seed - 1)},
                         **{"control/spearman": control + 0.01 * (seed - 1), "asked/spearman": 0.1},
                     }
                 )
@@ -135,6 +140,11 @@ def test_claims_hold_where_students_compose_and_activations_tell():
         ({"longer_is_harder": True}, "beyond length"),
         ({"twin": 0.9}, "beyond the text"),
         ({"doubt": 0.9}, "beyond its doubt"),
+        ({"whole": 0.8}, "all layers"),
+        ({"whole": 0.2}, "all, length"),
+        ({"of_twin": 0.95}, "all, text"),
+        ({"mixed_up": 0.2}, "all, control"),
+        ({"mixed_up": -0.2}, "all, control"),
         ({"control": 0.2}, "control"),
         ({"control": -0.2}, "control"),
     ],
@@ -154,8 +164,9 @@ def test_what_is_missing_is_not_yet_run():
 
 
 def test_rows_of_before_a_column_was_measured_have_no_verdict_on_it():
-    older = rows().drop(columns=["doubt/spearman", "last/spearman"])
-    assert verdicts(older) == verdicts(rows()) | {"beyond its doubt": "not yet run"}
+    later = ("doubt", "last", "whole", "whole twin", "whole control")
+    older = rows().drop(columns=[f"{name}/spearman" for name in later])
+    assert verdicts(older) == verdicts(rows()) | dict.fromkeys(LATER, "not yet run")
     assert "rank correlation, doubt" not in experiment.summary(older)
     assert set(experiment.figures(older)) == {"right", "rank", "fifths"}
 
@@ -183,6 +194,6 @@ def test_the_committed_rows_are_whole():
     students = (found["what"] == "student").sum()
     assert students == len(experiment.cells(scale)) * len(experiment.students(scale))
     judged = verdicts(found)
-    if "doubt/spearman" not in found:
-        assert judged.pop("beyond its doubt") == "not yet run"
+    if "whole/spearman" not in found:
+        assert {judged.pop(name) for name in LATER} == {"not yet run"}
     assert set(judged.values()) <= {"reproduced", "not reproduced"}

@@ -58,7 +58,10 @@ def known():
         recorded.append((model, texts))
         rng = np.random.default_rng(len(recorded))
         told = np.array([[name in text.split() for name in language.operations] for text in texts], float)
-        plain = {"layers.0": told + 0.1 * rng.normal(size=told.shape), "layers.1": rng.normal(size=told.shape)}
+        plain = {
+            "layers.0": told + 0.1 * rng.normal(size=told.shape),
+            "layers.1": 0.1 * rng.normal(size=(len(texts), 1)),
+        }
         return dict.fromkeys(reading.PLACES, plain)
 
     (cell,) = experiment.cells("tiny")
@@ -109,8 +112,18 @@ def test_the_last_layer_is_read_by_itself_and_the_control_asks_for_other_operati
     students = known.rows[known.rows["what"] == "student"]
     assert (students["answer/layer"] == "layers.0").all()
     assert (students["last/layer"] == "layers.1").all()
-    assert (students["answer/unseen"] > 0.5).all()
-    assert (students["control/unseen"] < 0.5).all()
+    assert (students["whole/layer"] == "all").all()
+    for name in ("answer", "whole", "whole twin"):
+        assert (students[f"{name}/unseen"] > 0.5).all()
+    for name in ("control", "whole control"):
+        assert (students[f"{name}/unseen"] < 0.5).all()
+    assert not np.allclose(students["whole/unseen"], students["whole twin/unseen"])
+
+
+def test_all_layers_together_are_all_of_them():
+    layers = {"layers.0": np.arange(6.0).reshape(2, 3), "layers.1": np.ones((2, 1))}
+    (found,) = reading.together(layers).values()
+    assert found.tolist() == [[0, 1, 2, 1], [3, 4, 5, 1]]
 
 
 def test_pairs_are_rare_by_what_is_trained_on():
