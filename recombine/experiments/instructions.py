@@ -277,15 +277,13 @@ def _ranking(ranked: Any) -> list[ledger.Claim]:
         ("all, control", mixed_up, _mean("whole control/spearman"), lambda low, high: low > -NONE and high < NONE),
         ("control", other, _mean("control/spearman"), lambda low, high: low > -NONE and high < NONE),
     ]
-    about = {"ranked": (SOURCE, "prompts of image models: decodability goes with success"), "control": ("control", "")}
+    about = {"ranked": (SOURCE, "prompts of image models: decodability goes with success")}
     found = []
     for name, statement, statistic, passes in told:
-        shared = dict(zip(("source", "published"), about.get(name, ("ours", "")), strict=True))
-        shared |= {
-            "name": name,
-            "statement": statement,
-            "control": "is one" if name == "control" else "the control below",
-        }
+        is_one = name.endswith("control")
+        source, published = about.get(name, ("control" if is_one else "ours", ""))
+        shared = {"name": name, "statement": statement, "source": source, "published": published}
+        shared["control"] = "is one" if is_one else "the control below"
         found.append(_judged(ranked, statistic, passes, **shared))
     return found
 
