@@ -186,6 +186,13 @@ def test_figures_and_summary():
     assert not any(math.isnan(value) for value in told.values())
 
 
+def test_fifths_are_taken_within_each_student():
+    """Students that are read worse as a whole do not fill the last fifth."""
+    frame = rows()
+    worse = frame.assign(answer=frame["answer"] + 10 * frame["seed"])
+    assert str(experiment.figures(worse)["fifths"]) == str(experiment.figures(frame)["fifths"])
+
+
 @pytest.mark.skipif(not ROWS.exists(), reason="no rows are committed")
 def test_the_committed_rows_are_whole():
     table = rc.Table(ROWS)
