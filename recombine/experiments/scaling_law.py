@@ -36,7 +36,7 @@ Measured: full (2026-11-16, MLP, R2 .95, 3 seeds; 87 of 90 curves cross): b is .
 """
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -124,8 +124,8 @@ def spared(scale: str) -> list[Run]:
 
 
 def _wanted(scale: str, run: Run) -> bool:
-    modules, (fewest, most) = run.family.num_modules, WINDOW[scale]
-    num_train = round(run.family.num_tasks * (1 - run.frac_test))
+    family, (fewest, most) = cast(Hyperteacher, run.family), WINDOW[scale]
+    modules, num_train = family.num_modules, round(family.num_tasks * (1 - run.frac_test))
     kept = scale != "full" or modules in MODULES[scale][:: EVERY[type(run.model)]]
     return kept and fewest * modules <= num_train <= most * modules
 

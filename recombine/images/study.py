@@ -58,7 +58,7 @@ def trained(name: str, num_train: int, seed: int) -> np.ndarray:
 def distance(scenes: Scenes, rows: np.ndarray) -> np.ndarray:
     """How many factors of each combination differ from the nearest of those."""
     parts = np.split(scenes.codes, np.cumsum(scenes.blocks)[:-1], axis=1)
-    return sum((part[:, None] != part[None, rows]).any(2).astype(int) for part in parts).min(1)
+    return np.sum([(part[:, None] != part[None, rows]).any(2) for part in parts], axis=0).min(1)
 
 
 def group_of(cell: Cell, cells: Sequence[Cell]) -> list[Cell]:
@@ -195,7 +195,7 @@ def looked_at(net: Any, rows: np.ndarray, cell: Cell, probed: bool) -> list[dict
     images = np.round((images + 1) * LEVELS) / LEVELS - 1  # a third of the bytes, and nobody sees it
     return [
         {
-            "combination": _name(scenes, row),
+            "combination": _name(scenes, int(row)),
             "unseen": bool(held[i]),
             "distance": int(apart[i]),
             "right": float(share[i]),
