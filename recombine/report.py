@@ -157,6 +157,10 @@ def results_table(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per run, at its last step: what differs between the runs, and how they scored."""
     last = rows.groupby("run").tail(1)
     described = [name for name in last if "/" not in name and name not in ("run", "step")]
+    ends = rows[rows["step"] == rows["run"].map(last.set_index("run")["step"])]
+    if len(ends) > len(last):  # a computed cell may have many rows: what differs between them does not describe it
+        differing: Any = ends.groupby("run")[described].nunique(dropna=False).max() > 1
+        described = [name for name in described if not differing[name]]
     swept = [name for name in described if len(last[name].drop_duplicates()) > 1]
     # Fields that only some parts have are left out where the runs differ without them: the part's name says it.
     for name in [name for name in reversed(swept) if bool(last[name].isna().any())]:

@@ -106,6 +106,15 @@ def test_fields_that_only_some_parts_have_are_left_out_unless_they_tell_runs_apa
     assert list(report.results_table(pd.DataFrame(runs))) == ["run", "model", "model.norm", "test/r2"]
 
 
+def test_a_cell_of_many_rows_is_told_by_what_they_share():
+    rows = [{"run": str(w), "step": 0, "width": w, "what": what, "failed": w / 9} for w in (1, 2) for what in "ab"]
+    assert list(report.results_table(pd.DataFrame(rows))) == ["run", "width", "failed"]
+    rows[0]["failed"] = 0.9
+    found = report.results_table(pd.DataFrame(rows))
+    assert list(found) == ["run", "width"], "what differs within a cell does not describe it"
+    assert len(found) == 2
+
+
 def test_a_lone_run_is_told_by_its_name(tmp_path):
     table = Table(tmp_path)
     table.append(pd.DataFrame({"run": ["abc"], "step": [1], "width": [8], "test/accuracy": [-0.0001]}))
