@@ -1,12 +1,16 @@
 """The claims on rows that are made up, each both ways; the figures; and the experiment's cells."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 
+import recombine as rc
 from recombine import gallery
 from recombine.experiments import diffusion_concepts as experiment
 
+RESULTS = Path(__file__).parents[2] / "docs" / "results" / "diffusion_concepts.parquet"
 IMAGE = gallery.png(np.zeros((2, 4, 4, 3)))
 
 
@@ -116,3 +120,19 @@ def test_cells_are_three_seeds_of_a_grid_and_small_takes_what_is_there():
     grid = [(cell["scenes"], cell["num_train"], cell["width"]) for cell in full]
     assert {cell["scenes"] for cell in full if cell["shown"]} == {"things", "crowd"}
     assert all((cell["scenes"], cell["num_train"], cell["width"]) in grid for cell in small)
+
+
+def test_conclusions_from_the_committed_rows():
+    table = rc.Table(RESULTS)
+    rows = table.read()
+    assert rows["run"].nunique() == len(experiment.cells(table.meta()["scale"]))
+    assert (rows["made/judge"] > 0.99).all(), "a judge that errs would be part of every number"
+    found = {claim.name: claim.verdict for claim in experiment.claims(rows)}
+    assert {name for name, verdict in found.items() if verdict == "not yet run"} == {"product", "crowd: width"}
+    assert {name for name, verdict in found.items() if verdict == "not reproduced"} == {
+        "order",  # a shape that has no degrees does not recombine
+        "failing split",  # a size is learnt from its spread
+        *(f"things: {name}" for name in ("rank", "auroc", "rank beyond counting", "auroc beyond counting")),
+        *(f"{scenes}: rank, all models" for scenes in experiment.SCENES),
+        "crowd: rank",
+    }
