@@ -179,6 +179,7 @@ def judge(name: str, module: Any, table: Table) -> list[dict[str, Any]]:
     place = table.path.relative_to(ROOT) if table.path.is_relative_to(ROOT) else table.path
     scale = meta.get("scale", "full")
     command = shlex.join(["recombine", "run", name, "--scale", scale, "--out", str(place)])
+    devices = sorted(set(rows.get("meta/device", pd.Series(dtype=str)).dropna()))
     shared = {
         "experiment": Path(name).stem,
         "title": getattr(module, "TITLE", Path(name).stem),
@@ -186,7 +187,7 @@ def judge(name: str, module: Any, table: Table) -> list[dict[str, Any]]:
         "seconds": device_seconds(rows),
         "date": meta.get("date", ""),
         "scale": scale,
-        "device": meta.get("device", ""),
+        "device": " + ".join(devices) or meta.get("device", ""),
         "command": command,
     }
     return [shared | vars(claim) | {"verdict": claim.verdict} for claim in _claims(module, table, rows, command)]

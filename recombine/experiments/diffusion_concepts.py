@@ -136,15 +136,16 @@ def figures(rows) -> dict:
         one = rows[(rows["scenes"] == scenes) & rows["unseen"]]
         if not len(one):
             continue
-        drawn[f"{scenes}-scaling"] = figure.lines(
-            made_rows.students(rows, scenes),
-            "num_train",
-            "unseen",
-            "width",
-            title=f"Unseen {scenes}: more train combinations, wider networks",
-            x_title="train combinations",
-            y_title="images that are right",
-        )
+        if len(lines := made_rows.students(rows, scenes)) > 1:
+            drawn[f"{scenes}-scaling"] = figure.lines(
+                lines,
+                "num_train",
+                "unseen",
+                "width",
+                title=f"Unseen {scenes}: more train combinations, wider networks",
+                x_title="train combinations",
+                y_title="images that are right",
+            )
         kept = one[one["images"].astype(bool)]  # one seed and width: hundreds of points are enough
         drawn[f"{scenes}-images"] = _sheet(kept, scenes)
         drawn[f"{scenes}-expected"] = figure.scatter(

@@ -106,6 +106,8 @@ def test_figures_show_images_beside_what_was_expected(good):
     first, last = sheet.annotations[0].text, sheet.annotations[-1].text
     assert "expected 1 of 24" in first
     assert "expected 24 of 24" in last
+    alone = good[(good["scenes"] == "things") & (good["num_train"] == 18) & (good["width"] == 16) & (good["seed"] == 0)]
+    assert set(experiment.figures(alone)) == {"things-images", "things-expected"}, "one student tells no trend"
     told = experiment.summary(good)
     assert told["things, 18 trained, width 16: rank correlation"] == pytest.approx(0.8)
     assert told["judge of crowd"] == pytest.approx(0.99)
