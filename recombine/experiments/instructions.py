@@ -15,7 +15,7 @@ random weights. All this also with a probe of all layers at once, which chooses 
 nearly none of the unseen instructions right are left out of these: there is nothing to rank.
 
 Command:  recombine run instructions --scale full
-Runtime:  full: 3.5 minutes on a shared H200; small: 3.6 minutes on two busy cores (2.6 of processor time).
+Runtime:  full: 3.5 minutes on a shared H200; small: 3 minutes on two cores.
 Expected: the more is trained on, the more is followed; a rank correlation above .1 and counting's, not the control's.
 Measured: full (2026-11-16, 4 seeds, 40 students, who follow all train instructions): of the answers to unseen ones .85
           are right after 131 of 175 instructions, .76 after 87, .55 after 50, .03 after 17 (width 128); .22 after 50 in
