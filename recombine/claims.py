@@ -179,7 +179,7 @@ def judge(name: str, module: Any, table: Table) -> list[dict[str, Any]]:
     place = table.path.relative_to(ROOT) if table.path.is_relative_to(ROOT) else table.path
     scale = meta.get("scale", "full")
     command = shlex.join(["recombine", "run", name, "--scale", scale, "--out", str(place)])
-    devices = sorted(set(rows.get("meta/device", pd.Series(dtype=str)).dropna()))
+    devices = sorted(set(rows["meta/device"].dropna())) if "meta/device" in rows else []
     shared = {
         "experiment": Path(name).stem,
         "title": getattr(module, "TITLE", Path(name).stem),
