@@ -157,8 +157,7 @@ def results_table(rows: pd.DataFrame) -> pd.DataFrame:
     """One line per run, at its last step: what differs between the runs, and how they scored."""
     last = rows.groupby("run").tail(1)
     described = [name for name in last if "/" not in name and name not in ("run", "step")]
-    steps = dict(zip(last["run"], last["step"], strict=True))
-    ends = rows[rows["step"] == rows["run"].map(steps)]
+    ends = rows[rows["step"] == rows.groupby("run")["step"].transform("last")]
     if len(ends) > len(last):  # a computed cell may have many rows: what differs between them does not describe it
         differing: Any = ends.groupby("run")[described].nunique(dropna=False).max() > 1
         described = [name for name in described if not differing[name]]
