@@ -1,6 +1,7 @@
 """Computed experiments: cells are kept, reused, shown and judged as runs are."""
 
 import json
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -183,6 +184,17 @@ def test_the_code_of_a_computed_experiment_counts(tmp_path):
     assert measure.code_of(path) != before
     path.write_text("a = 1  # told\n")
     assert measure.code_of(path) == before
+
+
+def test_folders_that_an_experiment_names_belong_to_its_code(tmp_path, monkeypatch):
+    monkeypatch.setattr("recombine.fingerprint.of_files", lambda files: " ".join(file.parent.name for file in files))
+    for text, folders in (("from recombine.images import unet", {"images"}), ("a = 1", set())):
+        path = tmp_path / "mine.py"
+        path.write_text(text)
+        assert set(measure.code_of(path).split()) == {"theory", "probe", tmp_path.name} | folders
+    ours = Path(measure.__file__).parent / "experiments"
+    assert "images" in measure.code_of(ours / "diffusion_concepts.py").split()
+    assert "instructions" in measure.code_of(ours / "instructions.py").split()
 
 
 def test_rows_come_in_the_order_of_the_cells(tmp_path):
