@@ -19,7 +19,8 @@ from torch import nn
 
 from recombine.probe import Recorder
 
-REPEATS, BATCHES = 15, 4
+REPEATS = 15
+BATCHES = 16 if torch.cuda.is_available() else 4  # of a recording: what begins one is shared by them
 
 
 def main(width: int = 384, num_blocks: int = 6, num_tokens: int = 64, batch: int = 16) -> None:

@@ -32,11 +32,12 @@ import torch
 from recombine.core import InputError, require
 from recombine.hint import nearest
 from recombine.probe import batch as batching
+from recombine.probe.copies import to_cpu
 from recombine.probe.denoising import ALL_STEPS, HALVES, Pass, gather
 from recombine.probe.extra import library
 from recombine.probe.layers import choose
 from recombine.probe.meter import Meter
-from recombine.probe.pool import Pool, pick, to_cpu
+from recombine.probe.pool import Pool, pick
 from recombine.probe.prompts import Prompts, judge
 from recombine.probe.recorder import MAX_MEMORY
 from recombine.probe.store import Store

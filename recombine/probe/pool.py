@@ -49,6 +49,8 @@ def pooled(
         require(pool != "flat", f"layer {name!r} has samples of several lengths: pool over them, pool='mean' say")
         return torch.cat([_pooled(name, one[None], pool, channels, None) for one in tensor.unbind()])
     rows = _pooled(name, tensor, pool, channels, mask)
+    if pool == "mean" and tensor.ndim > 2:  # never the layer's own memory
+        return rows
     # The next layer may write into the memory of this one's output, as an inplace ReLU does.
     if rows.device != tensor.device or rows.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr():
         return rows
@@ -58,18 +60,18 @@ def pooled(
 
 def _pooled(name: str, tensor: Tensor, pool: Pool, channels: Channels, mask: Tensor | None) -> Tensor:
     require(tensor.ndim > 0, f"layer {name!r} gave a single number: choose a layer with a row for each sample")
-    made: Any = pool(tensor) if callable(pool) else tensor
-    require(
-        not (isinstance(made, Tensor) and made.is_complex()),
-        f"layer {name!r} gave complex numbers: give pool a function that makes them real",
-    )
-    if callable(pool):
-        fine = isinstance(made, Tensor) and made.ndim > 0
-        require(
-            fine, f"pool made {type(made).__name__} of layer {name!r}: it must give a tensor, a row for each sample"
-        )
-        return made.detach().float().flatten(1) if made.ndim > 1 else made.detach().float()[:, None]
     tensor = tensor.detach()
+    made: Any = tensor
+    if callable(pool):
+        with torch.no_grad():
+            made = pool(tensor)
+    if not isinstance(made, Tensor) or made.ndim == 0:
+        told = f"pool made {type(made).__name__} of layer {name!r}"
+        raise InputError(f"{told}: it must give a tensor, a row for each sample")
+    if made.is_complex():
+        raise InputError(f"layer {name!r} gave complex numbers: give pool a function that makes them real")
+    if callable(pool):
+        return made.float().flatten(1) if made.ndim > 1 else made.float()[:, None]
     if tensor.ndim < 3 or pool == "flat":
         return tensor.float().flatten(1) if tensor.ndim > 1 else tensor.float()[:, None]
     first = channels == "first" or (channels is None and tensor.ndim > 3)
@@ -81,20 +83,6 @@ def _pooled(name: str, tensor: Tensor, pool: Pool, channels: Channels, mask: Ten
         return tensor[:, -1].float()
     axes = range(2, tensor.ndim) if first else range(1, tensor.ndim - 1)
     return tensor.mean(dim=tuple(axes), dtype=torch.float32)
-
-
-def to_cpu(rows: dict[str, Tensor]) -> dict[str, np.ndarray]:
-    """All rows in one copy for each device that they are on."""
-    found: dict[str, np.ndarray] = {}
-    for device in {row.device for row in rows.values()}:
-        here = {name: row for name, row in rows.items() if row.device == device}
-        if device.type == "cpu":  # they are there already
-            found |= {name: row.numpy() for name, row in here.items()}
-            continue
-        block = torch.cat(list(here.values()), dim=1).cpu().numpy()
-        ends = np.cumsum([row.shape[1] for row in here.values()])[:-1]
-        found |= dict(zip(here, np.split(block, ends, axis=1), strict=True))
-    return {name: found[name] for name in rows}
 
 
 def _masked(name: str, tensor: Tensor, pool: Pool, mask: Tensor) -> Tensor:

@@ -19,10 +19,11 @@ from torch import Tensor, nn
 
 from recombine.core import InputError, require
 from recombine.probe import batch as batching
+from recombine.probe.copies import Copies, Rows
 from recombine.probe.layers import choose, tokens_first
 from recombine.probe.mask import Masks
 from recombine.probe.meter import Meter
-from recombine.probe.pool import Channels, Pool, pick, pooled, to_cpu
+from recombine.probe.pool import Channels, Pool, pick, pooled
 from recombine.probe.store import Store
 
 MAX_MEMORY = 2 << 30  # bytes of activations that are kept in memory
@@ -70,7 +71,7 @@ class Recorder:
         self.channels: Channels = channels
         self.forward, self.pick, self.repeated = forward, pick, repeated
         self.max_memory, self.folder, self.progress = max_memory, None if folder is None else Path(folder), progress
-        self.store = Store(max_memory, self.folder)
+        self.store, self._copies = Store(max_memory, self.folder), Copies()
         self._handles: list[Any] = []
         self._caught: dict[str, list[Tensor]] | None = None  # of the forward pass that is under way
         self._masks = Masks(self.model, self.modules)
@@ -83,6 +84,7 @@ class Recorder:
     @property
     def activations(self) -> dict[str, np.ndarray]:
         """All batches that were recorded since the last start, by layer: samples x features."""
+        self._keep(self._copies.rest())
         require(self.store.num_rows > 0, "nothing was recorded: call the model itself while the recorder is on")
         return self.store.arrays()
 
@@ -98,6 +100,7 @@ class Recorder:
             for piece in pieces:
                 self._run(piece)
                 meter.advance()
+            self._keep(self._copies.rest())
         if not self.store.num_rows:
             told = "there was no batch to record"
             remedy = "a generator can be read only once, make it anew or give a list"
@@ -106,7 +109,7 @@ class Recorder:
 
     def __enter__(self) -> Recorder:
         require(not self._handles, "this recorder is recording already: use one of its own for each loop")
-        self.store = Store(self.max_memory, self.folder)
+        self.store, self._copies = Store(self.max_memory, self.folder), Copies()
         self._own_loop = True
         try:
             self._handles.append(self.model.register_forward_pre_hook(self._before, with_kwargs=True))
@@ -163,21 +166,18 @@ class Recorder:
 
     def _hook(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
-            told = f"layer {name!r} ran outside a forward pass of the model"
-            require(self._caught is not None, f"{told}: call the model itself, or use record with forward=")
-            tensor = self.pick(output)
+            caught, tensor = self._caught, self.pick(output)
+            if caught is None:
+                told = f"layer {name!r} ran outside a forward pass of the model"
+                raise InputError(f"{told}: call the model itself, or use record with forward=")
             if not isinstance(tensor, Tensor):
                 told = f"layer {name!r} returned no tensor but {type(output).__name__}"
                 raise InputError(f"{told}: choose a layer within it, or say with pick= what to take")
             if name in self._turned and tensor.ndim == 3:  # PyTorch's own way: tokens x samples x features
                 tensor = tensor.transpose(0, 1)
-            caught: Any = self._caught
             place = None if name in caught else functools.partial(self.store.place, name)
-            with torch.no_grad():
-                plain = tensor.ndim == 3 and not tensor.is_nested
-                mask = self._masks.of(name, tensor.shape) if plain else None
-                row = pooled(name, tensor, self.pool, self.channels, mask, place)
-            caught.setdefault(name, []).append(row)
+            mask = self._masks.of(name, tensor.shape) if tensor.ndim == 3 and not tensor.is_nested else None
+            caught.setdefault(name, []).append(pooled(name, tensor, self.pool, self.channels, mask, place))
 
         return hook
 
@@ -193,9 +193,14 @@ class Recorder:
         num = len(rows[first]) if self._size is None else self._size
         require(num > 0, "a batch has no sample: leave it out")
         for name, found in rows.items():
-            told = f"layer {name!r} gave {len(found)} rows for a batch of {num} samples"
-            require(len(found) == num, f"{told}: {TURN if name in self._turned else ODD}")
-        self.store.add(to_cpu(rows))
+            if len(found) != num:
+                told = f"layer {name!r} gave {len(found)} rows for a batch of {num} samples"
+                raise InputError(f"{told}: {TURN if name in self._turned else ODD}")
+        self._keep(self._copies.send(rows))
+
+    def _keep(self, batches: Iterator[Rows]) -> None:
+        for rows in batches:
+            self.store.add(rows)
 
     def _one(self, name: str, found: list[Tensor]) -> Tensor:
         if not found:

@@ -52,13 +52,15 @@ class Store:
         if self.filled + num <= self.capacity:
             for name, part in rows.items():
                 room = self.room[name][self.filled : self.filled + num]
-                if room.ctypes.data != part.ctypes.data:
+                if not np.may_share_memory(room, part):
                     room[:] = part
             self.filled += num
             return
         self.capacity = self.filled  # what comes now comes after it
         for name, part in rows.items():
-            self.parts[name].append(part)
+            self.parts[name].append(
+                part.copy() if isinstance(part.base, np.ndarray) else part
+            )  # no block of several layers
             self.in_memory += part.nbytes
         if self.in_memory > self.max_memory:
             self._spill()

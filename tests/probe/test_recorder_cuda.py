@@ -162,3 +162,28 @@ def test_recording_takes_less_than_a_third_of_a_forward_pass():
             recorded.append(timed(lambda: recorder.record([x] * 4)))
     ratio = np.median(np.array(recorded[3:]) / np.array(plain[3:]))
     assert ratio < 1.3, ratio
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_rows_of_every_batch_arrive_once_and_in_their_order(network, known):
+    """Copies go on while the next batch runs: none is lost, doubled or overwritten, however many there are."""
+    x = torch.randn(96, 7, 64)
+    batches = [x[start : start + 8] for start in range(0, 96, 8)]
+    wanted = Recorder(network, "blocks.*", progress=False).record(batches)
+    network.cuda()
+    found = Recorder(network, "blocks.*", progress=False).record(batches if known else (batch for batch in batches))
+    for name, rows in wanted.items():
+        np.testing.assert_allclose(found[name], rows, atol=1e-4)
+
+
+def test_activations_may_be_read_within_a_loop(network):
+    x = torch.randn(24, 7, 64)
+    wanted = Recorder(network, "blocks.*", progress=False).record([x])
+    network.cuda()
+    with Recorder(network, "blocks.*", progress=False) as recorder, torch.no_grad():
+        for start in range(0, 24, 8):
+            network(x[start : start + 8].cuda())
+            read = recorder.activations
+            assert {rows.shape for rows in read.values()} == {(start + 8, 64)}
+    for name, rows in wanted.items():
+        np.testing.assert_allclose(recorder.activations[name], rows, atol=1e-4)
