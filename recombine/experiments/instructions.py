@@ -17,14 +17,16 @@ nearly none of the unseen instructions right are left out of these: there is not
 Command:  recombine run instructions --scale full
 Runtime:  full: 3.5 minutes on a shared H200; small: 3 minutes on two cores.
 Expected: the more is trained on, the more is followed; a rank correlation above .1 and counting's, not the control's.
-Measured: full (2026-11-16, 4 seeds, 40 students, who follow all train instructions): of the answers to unseen ones .85
-          are right after 131 of 175 instructions, .76 after 87, .55 after 50, .03 after 17 (width 128); .22 after 50 in
-          which two groups of operations are never mixed. What fails (32 students): rank correlation .32 (.29 to .35),
-          AUROC .69 (.68 to .72), not above .7 and .8; .22 among equally long instructions. The number of operations
-          does better (.37), rare pairs as well (.36), an untrained twin nearly (.26), the control not (.01). Where the
-          instruction ends it is .32, where the answer starts .28. The layer is mostly the first; there operations of
-          unseen instructions are read with an R2 of .80 to .99 also where most answers are wrong: to know what is asked
-          is not to do it. Where the instruction ends it is .64 to .86 after 50 random ones, at most .34 after groups.
+Measured: full (2026-11-16, 4 seeds, 40 students, who follow all train instructions but for one that misses a tenth): of
+          the answers to unseen ones .86 are right after 131 of 175 instructions, .76 after 87, .58 after 50, .03 after
+          17 (width 128); .23 after 50 in which two groups of operations are never mixed. What fails (32 students): from
+          the best read layer rank correlation .30 (.27 to .34), AUROC .67; the number of operations does better (.37),
+          rare pairs, too (.36), an untrained twin nearly (.27), the control not (.01). From all layers at once .59 (.57
+          to .61) and .85 (.84 to .87), among equally long ones .53: more than the number of operations, than the twin's
+          layers (.23), and the control has .03. The student's own doubt has more, .77, where instructions are random,
+          but .37 where groups were never mixed, and all layers .60. The best read layer is the first in 31 of 32; there
+          operations of unseen instructions are read with an R2 of .80 to .99 also where most answers are wrong: to
+          know what is asked is not to do it.
 """
 
 import importlib
@@ -57,9 +59,9 @@ NONE = 0.1  # rank correlation that counts as none
 STRONG, TOLD, WORKS = 0.7, 0.8, 0.9  # a rank correlation, an AUROC and a share of right answers that would be of use
 STUDENT = ["width", "support", "frac_test", "seed"]  # what tells one from another
 PREDICTORS = {
-    "answer": "read while it writes",
-    "last": "the same, at the last layer",
-    "whole": "the same, of all layers at once",
+    "answer": "read from the best read layer",
+    "last": "read from the last layer",
+    "whole": "read from all layers at once",
     "start": "read where the answer starts",
     "asked": "read where the instruction ends",
     "rarity": "rare pairs (no activations)",
@@ -68,6 +70,7 @@ PREDICTORS = {
     "twin": "read from its untrained twin",
     "control": "control: read as another instruction",
 }
+DRAWN = ("whole", "answer", "twin", "length", "doubt", "control")  # more cannot be told apart
 
 
 def cells(scale: str) -> list[dict[str, Any]]:
@@ -166,7 +169,7 @@ def figures(rows) -> dict[str, Any]:
     }
     if ranked.empty:
         return drawn
-    there = {name: told for name, told in PREDICTORS.items() if f"{name}/spearman" in ranked}
+    there = {name: PREDICTORS[name] for name in DRAWN if f"{name}/spearman" in ranked}
     parts = [ranked.assign(predictor=told, found=ranked[f"{name}/spearman"]) for name, told in there.items()]
     whole = pd.concat(parts, ignore_index=True).assign(held=_held)
     whole["predictor"] = pd.Categorical(whole["predictor"], list(there.values()))
@@ -180,14 +183,15 @@ def figures(rows) -> dict[str, Any]:
         y_title="rank correlation with failures",
     )
     asked = rows[rows["what"] == "instruction"].merge(ranked[STUDENT], on=STUDENT)
-    place = asked.groupby(STUDENT)["answer"].rank(pct=True)  # within each student
+    by = "whole" if "whole" in asked else "answer"
+    place = asked.groupby(STUDENT)[by].rank(pct=True)  # within each student
     fifths = asked.assign(fifth=np.ceil(5 * place)).groupby([*STUDENT, "fifth"], as_index=False)["failed"].mean()
     drawn["fifths"] = figure.lines(
         fifths.assign(held=_held(fifths), fifth=fifths["fifth"].map("{:.0f}".format)),
         "fifth",
         "failed",
         "held",
-        title="Unseen instructions by how badly their operations are read, in fifths",
+        title=f"Unseen instructions by how badly they are {PREDICTORS[by]}, in fifths",
         x_title="fifth of the unseen instructions, the last is read worst",
         y_title="share of wrong answers",
         y_range=(-0.05, 1.05),
@@ -258,10 +262,14 @@ def _ranking(ranked: Any) -> list[ledger.Claim]:
         f"{whole} their number of operations",
         "an untrained twin's",
     )
+    joined = "a probe of all layers at once tells which unseen instructions fail"
+    same = (
+        "a probe of all layers at once also ranks unseen instructions with equally many operations, the largest number"
+    )
     mixed_up = "a probe of all layers at once, of another instruction's operations, predicts nothing (rank correlation)"
     other = "probes of another instruction's operations predict nothing (rank correlation)"
     doubt = "activations rank unseen instructions better than how unlikely the student itself holds its answers"
-    mine = _mean("answer/spearman")
+    mine, all_of = _mean("answer/spearman"), _mean("whole/spearman")
     told: list[tuple[str, str, Any, Any]] = [
         ("ranked", f"{read} (rank correlation)", mine, lambda low, high: low > NONE),
         ("ranked well", well, mine, lambda low, high: low > STRONG),
@@ -272,6 +280,9 @@ def _ranking(ranked: Any) -> list[ledger.Claim]:
         ("beyond the text", twin, _mean("answer/spearman", "twin/spearman"), lambda low, high: low > 0),
         ("beyond its doubt", doubt, _mean("answer/spearman", "doubt/spearman"), lambda low, high: low > 0),
         ("all layers", best, _mean("whole/spearman", "answer/spearman"), lambda low, high: low > 0),
+        ("all, ranked well", f"{joined}, rank correlation above {STRONG:g}", all_of, lambda low, high: low > STRONG),
+        ("all, told apart", f"{joined}, AUROC above {TOLD:g}", _mean("whole/auroc"), lambda low, high: low > TOLD),
+        ("all, equally long", same, _mean("whole/longest/spearman"), lambda low, high: low > NONE),
         ("all, length", length, _mean("whole/spearman", "length/spearman"), lambda low, high: low > 0),
         ("all, text", f"{whole} {its}", _mean("whole/spearman", "whole twin/spearman"), lambda low, high: low > 0),
         ("all, control", mixed_up, _mean("whole control/spearman"), lambda low, high: low > -NONE and high < NONE),

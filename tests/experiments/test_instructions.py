@@ -57,7 +57,11 @@ def test_measure_gives_a_row_for_each_student_and_unseen_instruction():
     assert experiment.claims(found)[0].verdict == "not reproduced"  # ten steps teach nothing
 
 
-LATER = ("beyond its doubt", "all layers", "all, length", "all, text", "all, control")  # not in the oldest rows
+ALL = (
+    "all layers",
+    *(f"all, {name}" for name in ("ranked well", "told apart", "equally long", "length", "text", "control")),
+)
+LATER = ("beyond its doubt", *ALL)  # not in the oldest rows
 HARDER = {True: [1, 1, 1, 2, 2, 2, 2, 3, 3, 3], False: [1, 3, 2, 2, 1, 2, 2, 3, 1, 3]}  # operations, by failures
 
 
@@ -74,6 +78,8 @@ def rows(
     apart=0.1,
     narrow=0.1,
     whole=0.9,
+    whole_auroc=0.9,
+    whole_longest=0.5,
     of_twin=0.3,
     mixed_up=0.0,
     longer_is_harder=False,
@@ -92,6 +98,7 @@ def rows(
                         **{"answer/spearman": answer + 0.01 * seed, "answer/auroc": auroc},
                         **{"rarity/spearman": rarity, "twin/spearman": twin, "start/spearman": 0.1},
                         **{"doubt/spearman": doubt, "last/spearman": 0.1, "whole/spearman": whole},
+                        **{"whole/auroc": whole_auroc, "whole/longest/spearman": whole_longest},
                         **{"whole twin/spearman": of_twin, "whole control/spearman": mixed_up + 0.01 * (seed - 1)},
                         **{"control/spearman": control + 0.01 * (seed - 1), "asked/spearman": 0.1},
                     }
@@ -142,6 +149,9 @@ def test_claims_hold_where_students_compose_and_activations_tell():
         ({"doubt": 0.9}, "beyond its doubt"),
         ({"whole": 0.8}, "all layers"),
         ({"whole": 0.2}, "all, length"),
+        ({"whole": 0.6}, "all, ranked well"),
+        ({"whole_auroc": 0.75}, "all, told apart"),
+        ({"whole_longest": 0.0}, "all, equally long"),
         ({"of_twin": 0.95}, "all, text"),
         ({"mixed_up": 0.2}, "all, control"),
         ({"mixed_up": -0.2}, "all, control"),
@@ -165,7 +175,8 @@ def test_what_is_missing_is_not_yet_run():
 
 def test_rows_of_before_a_column_was_measured_have_no_verdict_on_it():
     later = ("doubt", "last", "whole", "whole twin", "whole control")
-    older = rows().drop(columns=[f"{name}/spearman" for name in later])
+    gone = [f"{name}/spearman" for name in later] + ["whole/auroc", "whole/longest/spearman"]
+    older = rows().drop(columns=gone)
     assert verdicts(older) == verdicts(rows()) | dict.fromkeys(LATER, "not yet run")
     assert "rank correlation, doubt" not in experiment.summary(older)
     assert set(experiment.figures(older)) == {"right", "rank", "fifths"}
@@ -200,7 +211,10 @@ def test_the_committed_rows_are_whole():
     assert found["run"].nunique() == len(experiment.cells(scale))
     students = (found["what"] == "student").sum()
     assert students == len(experiment.cells(scale)) * len(experiment.students(scale))
-    judged = verdicts(found)
-    if "whole/spearman" not in found:
-        assert {judged.pop(name) for name in LATER} == {"not yet run"}
-    assert set(judged.values()) <= {"reproduced", "not reproduced"}
+    assert {name: verdict == "reproduced" for name, verdict in verdicts(found).items()} == {
+        **{"composes": False, "more instructions": True, "width": True, "failing support": True},
+        **{"ranked": True, "ranked well": False, "told apart": False, "equally long": True},
+        **dict.fromkeys(("beyond counting", "beyond length", "beyond the text", "beyond its doubt"), False),
+        **dict.fromkeys(ALL, True),
+        **{"all, ranked well": False, "control": True},
+    }
