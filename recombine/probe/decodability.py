@@ -23,6 +23,7 @@ from recombine.probe.split import Split, split
 from recombine.probe.targets import Targets
 
 NO_FOLD: frozenset[int] = frozenset()
+ALL = "all layers"  # what they are called when they are joined into one
 NARROW = 512  # features: below it threads wait for each other longer than they work, a hundred times on a busy machine
 
 
@@ -31,7 +32,6 @@ class _Probed(NamedTuple):
 
     scores: pd.DataFrame
     reading: Reading
-    width: int
     errors: np.ndarray  # of every sample, its combination being left out; NaN where the user holds it out
     misread: np.ndarray
 
@@ -40,18 +40,26 @@ class Decodability(BaseEstimator):
     """Linear probes of every layer for every factor, with splits by combination.
 
     Factors of numbers are scored by R2, factors of names by accuracy; `kind="logistic"` takes every value as a name.
+    New samples are read from the layer that is read best, or with `layers="all"` from all of them, joined into one.
     """
 
-    def __init__(self, kind: Literal["ridge", "logistic"] = "ridge", folds: int = 5, seed: int = 0):
+    def __init__(
+        self,
+        kind: Literal["ridge", "logistic"] = "ridge",
+        folds: int = 5,
+        seed: int = 0,
+        layers: Literal["best", "all"] = "best",
+    ):
         self.kind = kind
         self.folds = folds
         self.seed = seed
+        self.layers = layers
 
     def fit(
         self, activations: Any, factors: Any, combinations: Any = None, held_out: Any = None, outcomes: Any = None
     ) -> Decodability:
         """Fit probes of all layers and score them; `scores_` has layer x factor x split, `layer_` the one that is read
-        best over combinations that are left out in turn.
+        best over combinations that are left out in turn, or `all layers`.
 
         Activations are one array or a dict by layer; the rest has an entry per sample. Samples with equal factors are
         one combination, unless `combinations` names them. `held_out` marks combinations that are only scored; without
@@ -60,7 +68,9 @@ class Decodability(BaseEstimator):
         require(self.kind in ("ridge", "logistic"), f"kind must be 'ridge' or 'logistic', got {self.kind!r}")
         require(isinstance(self.folds, int), f"folds must be a whole number, got {self.folds!r}")
         require(self.folds >= 3, f"folds must be at least 3, got {self.folds}: one is scored, one chooses the penalty")
-        layers = inputs.layers(activations)
+        require(self.layers in ("best", "all"), f"layers must be 'best' or 'all', got {self.layers!r}")
+        layers, joined = inputs.layers(activations), self.layers == "all"
+        require(not (joined and ALL in layers), f"no layer can be called {ALL!r}, as all of them are: rename it")
         num_samples = len(next(iter(layers.values())))
         frame: Any = inputs.table(factors, num_samples)
         self.present_ = inputs.binary(frame)
@@ -74,13 +84,14 @@ class Decodability(BaseEstimator):
         self.targets_ = Targets(frame[~held], named=self.kind == "logistic")
         y = self.targets_.encode(frame)
         found, pools = {}, ThreadpoolController()
-        for name, x in layers.items():
+        for name, x in (layers | ({ALL: inputs.joined(layers)} if joined else {})).items():
             with pools.limit(limits=1 if x.shape[1] < NARROW else None):
                 found[name] = self._probe(x, y, numbers, parts)
         tables = {name: one.scores for name, one in found.items()}
         self.scores_ = pd.concat(tables, names=["layer"]).reset_index(level=0).reset_index(drop=True)
-        self.layer_ = min(found, key=lambda name: float(np.nanmean(found[name].errors)))
+        self.layer_ = ALL if joined else min(found, key=lambda name: float(np.nanmean(found[name].errors)))
         self.probe_ = found[self.layer_]
+        self.widths_ = {name: layers[name].shape[1] for name in (layers if joined else [self.layer_])}
         self._remember(frame, numbers, held, outcomes)
         return self
 
@@ -161,7 +172,7 @@ class Decodability(BaseEstimator):
         penalty = choose(NO_FOLD)
         read = across(NO_FOLD, penalty)
         errors, misread = targets.errors(read, y).mean(axis=1), targets.misread(read, y)
-        return _Probed(self._table(reads, both, numbers), fit(NO_FOLD, penalty), x.shape[1], errors, misread)
+        return _Probed(self._table(reads, both, numbers), fit(NO_FOLD, penalty), errors, misread)
 
     def _reader(self, x: np.ndarray, y: np.ndarray, parts: Split) -> Any:
         if self.kind == "ridge":
@@ -202,11 +213,15 @@ class Decodability(BaseEstimator):
 
     def _read(self, activations: Any) -> np.ndarray:
         check_is_fitted(self, "layer_")
-        layers = inputs.layers(activations if isinstance(activations, Mapping) else {self.layer_: activations})
-        require(self.layer_ in layers, f"there is no layer {self.layer_!r}: there are {', '.join(layers)}")
-        x, width = layers[self.layer_], self.probe_.width
-        told = f"layer {self.layer_!r} has {x.shape[1]} features, and had {width} when the probe was fitted"
-        require(x.shape[1] == width, f"{told}: give the same layer of the same model")
+        (first, *others), named = self.widths_, isinstance(activations, Mapping)
+        needed = ", ".join(self.widths_)
+        require(named or not others, f"one array does not tell layers apart: give a dict by layer, of {needed}")
+        layers = inputs.layers(activations if named else {first: activations})
+        for name, width in self.widths_.items():
+            require(name in layers, f"there is no layer {name!r}: there are {', '.join(layers)}; give {needed}")
+            told = f"layer {name!r} has {layers[name].shape[1]} features, and had {width} when the probe was fitted"
+            require(layers[name].shape[1] == width, f"{told}: give the same layer of the same model")
+        x = inputs.joined({name: layers[name] for name in self.widths_})
         return self.probe_.reading(x)[:, : self.targets_.width]
 
 

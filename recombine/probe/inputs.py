@@ -27,6 +27,12 @@ def layers(activations: Any) -> dict[str, np.ndarray]:
     return found
 
 
+def joined(layers: dict[str, np.ndarray]) -> np.ndarray:
+    """The activations of all layers side by side; a single layer is not copied."""
+    first, *others = layers.values()
+    return np.concatenate([first, *others], axis=1) if others else first
+
+
 def _layer(name: str, given: Any) -> np.ndarray:
     try:
         layer = np.asarray(given)

@@ -165,7 +165,7 @@ def test_it_works_in_sklearns_pipelines_and_cross_validation():
     named = make_pipeline(PCA(12), Decodability()).fit(x, factors[["size"]], decodability__combinations=groups)
     assert named.score(x, factors[["size"]]) > 0.9
     twin = clone(Decodability("logistic", folds=7, seed=3))
-    assert twin.get_params() == {"kind": "logistic", "folds": 7, "seed": 3}
+    assert twin.get_params() == {"kind": "logistic", "folds": 7, "seed": 3, "layers": "best"}
 
 
 def test_a_score_is_the_mean_over_factors_of_what_predict_reads():
