@@ -8,6 +8,7 @@ import typer
 from recombine.terminal import Json, digits, tell
 
 Kind = Literal["ridge", "logistic"]
+Layers = Literal["best", "all"]
 
 
 def add(app: typer.Typer) -> None:
@@ -23,12 +24,13 @@ def probe(
     kind: Annotated[Kind, typer.Option(help="How factors are read.")] = "ridge",
     report: Annotated[Path | None, typer.Option(help="Write a page to this file.")] = None,
     combinations: Annotated[str | None, typer.Option(help="Column that names a row's combination.")] = None,
+    layers: Annotated[Layers, typer.Option(help="Rank by the best read layer, or by all joined into one.")] = "best",
     json_: Json = False,
 ) -> None:
     """Tell what can be read from a model's activations, on combinations that the probes saw and on others."""
     from recombine.probe import command
 
-    tell(json_, *command.probe(activations, factors, held_out, kind, report, combinations))
+    tell(json_, *command.probe(activations, factors, held_out, kind, report, combinations, layers))
 
 
 def coverage(

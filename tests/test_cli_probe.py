@@ -7,7 +7,9 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
+from recombine.cli import app
 from recombine.core import InputError
 from recombine.probe.command import probe
 from tests.probe.planted import parts, samples, wholes
@@ -64,6 +66,31 @@ def test_the_page_has_figures_tables_and_the_command(brought, tmp_path):
     assert "$" not in page.split("<script")[0]
     with pytest.raises(InputError, match="cannot write the report"):
         probe(folder / "a.npz", folder / "f.csv", "new", report=tmp_path / "p.html" / "q.html")
+
+
+def test_all_layers_are_read_together_where_that_is_asked_for(brought, tmp_path):
+    folder, _, _ = brought
+    files = [str(folder / "a.npz"), "--factors", str(folder / "f.csv"), "--held-out", "new"]
+    report = tmp_path / "p.html"
+    asked = CliRunner().invoke(app, ["probe", *files, "--layers", "all", "--report", str(report), "--json"])
+    told, page = json.loads(asked.stdout), report.read_text()
+    assert (told["layers"], told["layer"]) == ("all", "all layers")
+    assert {row["layer"] for row in told["scores"]} == {"early", "late", "all layers"}
+    assert {row["basis"] for row in told["ranking"]} == {"all layers"}
+    best, lines = probe(folder / "a.npz", folder / "f.csv", "new")
+    assert [row for row in told["scores"] if row["layer"] != "all layers"] == best["scores"]
+    assert best["layers"] == "best"
+    assert "Read best, combinations being left out in turn: early" in lines
+    _, lines = probe(folder / "a.npz", folder / "f.csv", "new", layers="all")
+    assert "Read from: all layers" in lines
+    assert not [line for line in lines if line.startswith("Read best")]
+    assert "--layers all" in page
+    assert "<dt>read from</dt><dd>all layers</dd>" in page
+    assert "by factor, read from all layers" in page
+    assert "layer that is read best" not in page
+    wrong = CliRunner().invoke(app, ["probe", *files, "--layers", "most"])
+    assert wrong.exit_code == 2
+    assert "'most' is not one of 'best', 'all'" in " ".join(wrong.output.replace("│", " ").split())
 
 
 def test_without_scikit_learn_one_line_says_what_to_install(brought, monkeypatch):

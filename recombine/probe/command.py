@@ -25,12 +25,13 @@ def probe(
     kind: Literal["ridge", "logistic"] = "ridge",
     report: Path | None = None,
     combinations: str | None = None,
+    layers: Literal["best", "all"] = "best",
 ) -> tuple[dict[str, Any], list[str]]:
     """Probe the activations in one file for the factors in another: the answer for scripts, and lines for a person."""
     from recombine.probe import Decodability
 
-    layers, table = read_activations(activations), read_factors(factors)
-    num_samples = len(next(iter(layers.values())))
+    given, table = read_activations(activations), read_factors(factors)
+    num_samples = len(next(iter(given.values())))
     held = names = None
     for column in (one for one in (held_out, combinations) if one is not None):
         known = list(map(str, table))
@@ -40,12 +41,14 @@ def probe(
         names = table.pop(combinations)
     if held_out is not None:
         held = inputs.flags(table.pop(held_out), f"the column {held_out!r}", num_samples) == 1
-    found = Decodability(kind).fit(layers, table, names, held)
+    found = Decodability(kind, layers=layers).fit(given, table, names, held)
     ranking = None
     if held is not None:
         of_held = None if names is None else names[held]
-        ranking = found.rank(table[held], {found.layer_: np.asarray(layers[found.layer_])[held]}, of_held)
-    facts = {"kind": kind, "layer": found.layer_, "samples": num_samples, "combinations": len(found.combinations_)}
+        new = {name: np.asarray(given[name])[held] for name in found.widths_}
+        ranking = found.rank(table[held], new, of_held)
+    facts = {"kind": kind, "layers": layers, "layer": found.layer_, "samples": num_samples}
+    facts["combinations"] = len(found.combinations_)
     result = facts | {"scores": _records(found.scores_), "ranking": [] if ranking is None else _records(ranking)}
     if report is not None:
         from recombine.probe import page
@@ -54,6 +57,7 @@ def probe(
         asked += ["--held-out", held_out] if held_out else []
         asked += ["--combinations", combinations] if combinations else []
         asked += ["--kind", kind] if kind != "ridge" else []
+        asked += ["--layers", layers] if layers != "best" else []
         made = {"kind": kind, "samples": f"{num_samples}, of {len(found.combinations_)} combinations"}
         result["report"] = str(page.write(report, found, ranking, made, shlex.join(asked)))
     return result, _lines(found.scores_, ranking, result)
@@ -70,7 +74,8 @@ def _lines(scores: Any, ranking: Any, result: dict[str, Any]) -> list[str]:
         score, interval = f"{row.measure} {row.score:.3f}", f"{row.low:.3f} to {row.high:.3f}"
         place = f"{row.layer:<{layer}}  {row.factor:<{factor}}  {row.split:<8}"
         lines.append(f"{place}  {score:>15}  {interval:>16}  {row.shuffled:8.3f}")
-    lines.append(f"Read best, combinations being left out in turn: {result['layer']}")
+    best = "Read best, combinations being left out in turn"
+    lines.append(f"{best if result['layers'] == 'best' else 'Read from'}: {result['layer']}")
     if ranking is not None:
         told = f"with the probability of {ranking.iloc[0].probability_of}"
         lines.append(f"Held-out combinations that are read worst, {told}:")
