@@ -45,11 +45,6 @@ def record(model: Any, language: Language, texts: list[str]) -> dict[str, dict[s
     return {place: {name: rows[:, i] for name, rows in split.items()} for i, place in enumerate(PLACES)}
 
 
-def together(layers: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """All layers as one: a probe of it chooses none."""
-    return {"all": np.concatenate(list(layers.values()), axis=1)}
-
-
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Without a word that a model is loaded without its last layer, which is not read."""
@@ -80,15 +75,19 @@ class Reading:
         self.rows["num_hot"] = self.tasks.iloc[unseen].sum(axis=1).to_numpy()
         self.facts: dict[str, Any] = {}
 
-    def read(self, name: str, layers: dict[str, np.ndarray], partners: np.ndarray | None = None) -> None:
-        """Fit probes on train instructions, each asked for its own operations or for a partner's, and rank the rest."""
+    def read(
+        self, name: str, layers: dict[str, np.ndarray], partners: np.ndarray | None = None, by: Any = "best"
+    ) -> None:
+        """Fit probes on train instructions, each asked for its own operations or for a partner's, and rank the rest by
+        the best read layer, or by all of them."""
         kept = self.parts[self.numbers] > 0
         asked = self.tasks if partners is None else self.tasks.iloc[partners].reset_index(drop=True)
         factors = asked.iloc[self.numbers[kept]].reset_index(drop=True)
         numbers, held = self.numbers[kept], self.parts[self.numbers[kept]] == 2
-        probe = Decodability().fit({layer: rows[kept] for layer, rows in layers.items()}, factors, numbers, held)
-        there = layers[probe.layer_][kept][held]
-        ranking = probe.rank(factors[held], there, numbers[held]).set_index("combination")
+        there = {layer: rows[kept] for layer, rows in layers.items()}
+        probe = Decodability(layers=by).fit(there, factors, numbers, held)
+        new = {layer: rows[held] for layer, rows in there.items()}
+        ranking = probe.rank(factors[held], new, numbers[held]).set_index("combination")
         self.rows[name] = ranking["error"].reindex(self.rows["number"].astype(str)).to_numpy()
         scores: Any = probe.scores_[probe.scores_["layer"] == probe.layer_].groupby("split")["score"].mean()
         self.facts |= {f"{name}/layer": probe.layer_, f"{name}/seen": scores["seen"]}
@@ -132,10 +131,9 @@ def look(
     others = reading.partners(generator(seed, "instructions"))
     reading.read("control", places["answer"], others)
     reading.read("twin", twin)
-    whole, of_twin = together(places["answer"]), together(twin)
-    reading.read("whole", whole)
-    reading.read("whole control", whole, others)
-    reading.read("whole twin", of_twin)
+    reading.read("whole", places["answer"], by="all")
+    reading.read("whole control", places["answer"], others, by="all")
+    reading.read("whole twin", twin, by="all")
     row = {"what": "student", "num_train": int((parts == 1).sum())} | reading.facts
     row |= {"seen": 1 - failed[parts == 1].mean(), "test": 1 - failed[parts == 2].mean()}
     for name in reading.rows.columns.difference(["number", "failed", "instruction", "num_hot"]):

@@ -112,7 +112,7 @@ def test_the_last_layer_is_read_by_itself_and_the_control_asks_for_other_operati
     students = known.rows[known.rows["what"] == "student"]
     assert (students["answer/layer"] == "layers.0").all()
     assert (students["last/layer"] == "layers.1").all()
-    assert (students["whole/layer"] == "all").all()
+    assert (students["whole/layer"] == "all layers").all()
     for name in ("answer", "whole", "whole twin"):
         assert (students[f"{name}/unseen"] > 0.5).all()
     for name in ("control", "whole control"):
@@ -120,10 +120,17 @@ def test_the_last_layer_is_read_by_itself_and_the_control_asks_for_other_operati
     assert not np.allclose(students["whole/unseen"], students["whole twin/unseen"])
 
 
-def test_all_layers_together_are_all_of_them():
-    layers = {"layers.0": np.arange(6.0).reshape(2, 3), "layers.1": np.ones((2, 1))}
-    (found,) = reading.together(layers).values()
-    assert found.tolist() == [[0, 1, 2, 1], [3, 4, 5, 1]]
+def test_all_layers_are_read_as_one_array_of_them_is():
+    language, rng, num_read = Language(6, 3, 4, 4), np.random.default_rng(0), 6
+    tasks = language.tasks()
+    parts = np.where(rng.permutation(len(tasks)) < len(tasks) // 2, 1, 2)
+    told = tasks.repeat(num_read, axis=0) + 0.3 * rng.normal(size=(len(tasks) * num_read, 6))
+    found = reading.Reading(language, parts, rng.random(len(tasks)), num_read)
+    found.read("whole", {"layers.0": told[:, :3], "layers.1": told[:, 3:]}, by="all")
+    found.read("array", {"both": told})
+    found.read("answer", {"layers.0": told[:, :3], "layers.1": told[:, 3:]})
+    assert (found.rows["whole"] == found.rows["array"]).all()
+    assert found.facts["whole/unseen"] == found.facts["array/unseen"] > found.facts["answer/unseen"] + 0.1
 
 
 def test_pairs_are_rare_by_what_is_trained_on():
