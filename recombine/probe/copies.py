@@ -24,6 +24,11 @@ class Copies:
     def __init__(self) -> None:
         self._sent: list[Callable[[], Rows]] = []
 
+    @property
+    def under_way(self) -> bool:
+        """Whether a batch was sent that is not yet taken."""
+        return bool(self._sent)
+
     def send(self, rows: dict[str, Tensor]) -> Iterator[Rows]:
         """Begin to copy a batch; there is now the one before it, and this one too if it is on the CPU already."""
         names, places = list(rows), _places(rows)
@@ -64,24 +69,23 @@ def _begin(device: torch.device, rows: dict[str, Tensor]) -> Callable[[], Rows]:
         return lambda: {name: row.numpy() for name, row in rows.items()}
     flat, done = torch.cat([row.flatten() for row in rows.values()]), None
     if device.type == "cuda":
-        block, done = _locked(len(flat)), torch.cuda.Event()
+        block, done = _locked(flat), torch.cuda.Event()
         block.copy_(flat, non_blocking=True)
         done.record(torch.cuda.current_stream(device))
     else:
         block = flat.cpu()
-    shapes = {name: row.shape for name, row in rows.items()}
-    return lambda: _cut(block, shapes, done)
+    return lambda: _cut(block, rows, done)  # rows are not freed before: another stream may have made them
 
 
-def _locked(length: int) -> Tensor:
+def _locked(like: Tensor) -> Tensor:
     """Memory that stays where it is, if the system lets us have it."""
     with contextlib.suppress(RuntimeError):
-        return torch.empty(length, pin_memory=True)
-    return torch.empty(length)
+        return torch.empty(like.shape, dtype=like.dtype, device="cpu", pin_memory=True)
+    return torch.empty(like.shape, dtype=like.dtype, device="cpu")
 
 
-def _cut(block: Tensor, shapes: dict[str, torch.Size], done: Any) -> Rows:
+def _cut(block: Tensor, rows: dict[str, Tensor], done: Any) -> Rows:
     if done is not None:
         done.synchronize()
-    parts = np.split(block.numpy(), np.cumsum([shape.numel() for shape in shapes.values()])[:-1])
-    return {name: part.reshape(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+    parts = np.split(block.numpy(), np.cumsum([row.numel() for row in rows.values()])[:-1])
+    return {name: part.reshape(row.shape) for (name, row), part in zip(rows.items(), parts, strict=True)}

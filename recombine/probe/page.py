@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from recombine import figure, report
-from recombine.probe.decodability import Decodability
+from recombine.probe.decodability import ALL, Decodability
 
 MOST_BARS = 16  # factors or combinations in one picture
 NAMES = {"r2": "R²", "accuracy": "Accuracy"}
@@ -45,7 +45,7 @@ def _lead(turned: bool) -> str:
 
 def _summary(probe: Decodability) -> dict[str, Any]:
     best: Any = probe.scores_[probe.scores_["layer"] == probe.layer_]
-    told: dict[str, Any] = {"layer that is read best" if probe.layers == "best" else "read from": probe.layer_}
+    told: dict[str, Any] = {"read from" if probe.layer_ == ALL else "layer that is read best": probe.layer_}
     for (measure, side), score in best.groupby(["measure", "split"], sort=False)["score"].mean().items():
         told[f"{NAMES[measure]}, {side}"] = float(score)
     return told

@@ -71,6 +71,7 @@ def _pooled(name: str, tensor: Tensor, pool: Pool, channels: Channels, mask: Ten
     if made.is_complex():
         raise InputError(f"layer {name!r} gave complex numbers: give pool a function that makes them real")
     if callable(pool):
+        made = made.detach()
         return made.float().flatten(1) if made.ndim > 1 else made.float()[:, None]
     if tensor.ndim < 3 or pool == "flat":
         return tensor.float().flatten(1) if tensor.ndim > 1 else tensor.float()[:, None]

@@ -175,7 +175,8 @@ class Recorder:
                 raise InputError(f"{told}: choose a layer within it, or say with pick= what to take")
             if name in self._turned and tensor.ndim == 3:  # PyTorch's own way: tokens x samples x features
                 tensor = tensor.transpose(0, 1)
-            place = None if name in caught else functools.partial(self.store.place, name)
+            busy = name in caught or self._copies.under_way  # then it is not known where the rows will stand
+            place = None if busy else functools.partial(self.store.place, name)
             mask = self._masks.of(name, tensor.shape) if tensor.ndim == 3 and not tensor.is_nested else None
             caught.setdefault(name, []).append(pooled(name, tensor, self.pool, self.channels, mask, place))
 
@@ -186,7 +187,7 @@ class Recorder:
             self._finish()
 
     def _finish(self) -> None:
-        """A batch is done: one row per sample and layer, copied to the CPU at once."""
+        """A batch is done: one row per sample and layer, on its way to the CPU."""
         caught, self._caught = self._caught or {}, None
         rows = {name: self._one(name, caught.get(name, [])) for name in self.modules}
         first = next(iter(rows))
@@ -196,6 +197,7 @@ class Recorder:
             if len(found) != num:
                 told = f"layer {name!r} gave {len(found)} rows for a batch of {num} samples"
                 raise InputError(f"{told}: {TURN if name in self._turned else ODD}")
+            self.store.check(name, found.shape[1])
         self._keep(self._copies.send(rows))
 
     def _keep(self, batches: Iterator[Rows]) -> None:

@@ -38,13 +38,17 @@ class Store:
             return None
         return self.room[name][self.filled : self.filled + shape[0]]
 
+    def check(self, name: str, width: int) -> None:
+        """Refuse rows of another width than the first ones had."""
+        known = self.widths.setdefault(name, width)
+        if width != known:
+            told = f"layer {name!r} has {known} features in one batch and {width} in another"
+            raise InputError(f"{told}: pool over what differs in length, pool='mean' say")
+
     def add(self, rows: dict[str, np.ndarray]) -> None:
         """Keep one batch of all layers."""
         for name, part in rows.items():
-            width = self.widths.setdefault(name, part.shape[1])
-            if part.shape[1] != width:
-                told = f"layer {name!r} has {width} features in one batch and {part.shape[1]} in another"
-                raise InputError(f"{told}: pool over what differs in length, pool='mean' say")
+            self.check(name, part.shape[1])
         num = len(next(iter(rows.values())))
         if not self.num_rows:
             self._make_room(rows, num)

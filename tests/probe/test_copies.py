@@ -5,7 +5,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="copies of PyTorch's rows need the extra torch")
 
-from recombine.probe import copies  # noqa: E402
+from recombine.core import InputError  # noqa: E402
+from recombine.probe import Recorder, copies  # noqa: E402
+from recombine.probe.store import Store  # noqa: E402
 
 
 def batch(number):
@@ -18,22 +20,30 @@ def equal(found, number):
         np.testing.assert_array_equal(found[name], rows)
 
 
+class Far:
+    """A device that is not the CPU."""
+
+    type = "cuda"
+
+
 @pytest.fixture
 def elsewhere(monkeypatch):
     """As if rows were on a GPU: one block, read only once it is waited for."""
-    told, plain = [], copies._cut
+    told, begin = [], copies._begin
 
-    def begin(device, rows):
-        shapes, flat = {name: row.shape for name, row in rows.items()}, torch.cat([r.flatten() for r in rows.values()])
+    def begun(device, rows):
+        if not isinstance(device, Far):
+            return begin(device, rows)
+        flat = torch.cat([row.flatten() for row in rows.values()])
         told.append("begun")
 
         class Done:
             def synchronize(self):
                 told.append("waited")
 
-        return lambda: plain(flat, shapes, Done())
+        return lambda: copies._cut(flat, rows, Done())
 
-    monkeypatch.setattr(copies, "_begin", begin)
+    monkeypatch.setattr(copies, "_begin", begun)
     return told
 
 
@@ -47,13 +57,10 @@ def test_what_is_on_the_cpu_comes_at_once_and_uncopied():
 
 
 def test_the_next_batch_is_begun_before_one_is_waited_for(elsewhere, monkeypatch):
-    class Far:
-        type = "cuda"
-
-    sender = copies.Copies()
-    far = Far()
+    sender, far = copies.Copies(), Far()
     monkeypatch.setattr(copies, "_places", lambda rows: {far: rows})
     assert not list(sender.send(batch(1)))
+    assert sender.under_way
     found = list(sender.send(batch(2)))
     assert elsewhere == ["begun", "begun", "waited"]
     assert len(found) == 1
@@ -62,7 +69,59 @@ def test_the_next_batch_is_begun_before_one_is_waited_for(elsewhere, monkeypatch
     assert len(last) == 1
     equal(last[0], 2)
     assert not list(sender.rest())
+    assert not sender.under_way
 
 
 def test_one_batch_alone_is_waited_for():
     equal(copies.to_cpu(batch(3)), 3)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_layers_of_a_cpu_beside_layers_elsewhere(elsewhere, monkeypatch, known):
+    """Rows that are on the CPU do not take the place of a batch that is still on its way."""
+    far = Far()
+
+    def places(rows):
+        return {far: {"1": rows["1"]}, torch.device("cpu"): {"0": rows["0"]}}
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 3))
+    batches = list(torch.randn(6, 5, 4))
+    wanted = Recorder(model, "*", progress=False).record(batches)
+    monkeypatch.setattr(copies, "_places", places)
+    found = Recorder(model, "*", progress=False).record(batches if known else (batch for batch in batches))
+    assert elsewhere.count("begun") == elsewhere.count("waited") == 6
+    for name, rows in wanted.items():
+        np.testing.assert_array_equal(found[name], rows)
+
+
+def test_a_batch_of_another_width_is_refused_when_it_comes(elsewhere, monkeypatch):
+    far = Far()
+    monkeypatch.setattr(copies, "_places", lambda rows: {far: rows})
+    model = torch.nn.Sequential(torch.nn.Identity())
+    with Recorder(model, "0", progress=False, pool="flat") as recorder:
+        model(torch.ones(2, 3))
+        with pytest.raises(InputError, match="3 features in one batch and 4 in another"):
+            model(torch.ones(2, 4))
+        model(torch.zeros(1, 3))
+    assert recorder.activations["0"].tolist() == [[1, 1, 1], [1, 1, 1], [0, 0, 0]]
+
+
+def test_blocks_have_the_type_of_their_rows_whatever_the_default_is():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("meta"):
+            block = copies._locked(torch.ones(3, dtype=torch.float32, device="cpu"))
+    finally:
+        torch.set_default_dtype(before)
+    assert (block.dtype, block.device.type, block.shape) == (torch.float32, "cpu", (3,))
+
+
+def test_a_block_is_not_kept_for_one_of_its_layers():
+    """Rows that are cut from a block are copied where they are kept as they come: the block is locked memory."""
+    block = np.arange(10, dtype=np.float32)
+    store = Store(1 << 20)
+    store.add({"a": block[:4].reshape(2, 2), "b": block[4:].reshape(2, 3)})
+    block[:] = 0
+    assert store.arrays()["a"].tolist() == [[0, 1], [2, 3]]
+    assert store.arrays()["b"].tolist() == [[4, 5, 6], [7, 8, 9]]

@@ -561,3 +561,11 @@ def test_more_wrong_inputs_are_told_in_one_line(network):
         {"s": x.sum(), "x": x}
     )
     assert number["blocks.0"].shape == (4, 8)
+
+
+def test_a_pool_with_weights_of_its_own():
+    """What it gives may be part of a graph; that is not kept."""
+    head = nn.Parameter(torch.ones(3))
+    model = nn.Sequential(nn.Identity())
+    found = Recorder(model, "0", pool=lambda rows: head.expand(len(rows), 3), progress=False).record(torch.ones(4, 2))
+    assert found["0"].tolist() == [[1, 1, 1]] * 4

@@ -83,11 +83,28 @@ def test_masks_spills_and_your_own_loop(network, tmp_path):
 
 
 def test_layers_on_several_devices():
-    model, x = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8).cuda()), torch.randn(5, 8)
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8).cuda()), torch.randn(30, 8)
     run = lambda model, batch: model[1](model[0](batch).cuda())  # noqa: E731
-    found = Recorder(model, "*", forward=run).record(x)
+    found = Recorder(model, "*", forward=run).record(x, batch_size=5)
     with torch.no_grad():
+        np.testing.assert_allclose(found["0"], model[0](x), atol=1e-5)
         np.testing.assert_allclose(found["1"], model[1](model[0](x).cuda()).cpu(), atol=1e-5)
+
+
+def test_defaults_of_torch_do_not_matter(network, tmp_path):
+    x = torch.randn(24, 7, 64)
+    wanted = Recorder(network, "blocks.*", progress=False).record(list(x.split(8)))
+    network.cuda()
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.device("cuda"):
+            recorder = Recorder(network, "blocks.*", progress=False, max_memory=0, folder=tmp_path)
+            found = recorder.record([one.cuda() for one in x.split(8)])
+    finally:
+        torch.set_default_dtype(before)
+    for name, rows in wanted.items():
+        np.testing.assert_allclose(found[name], rows, atol=1e-4)
 
 
 def test_a_model_of_transformers():
