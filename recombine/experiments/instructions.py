@@ -15,18 +15,18 @@ random weights. All this also with a probe of all layers at once, which chooses 
 nearly none of the unseen instructions right are left out of these: there is nothing to rank.
 
 Command:  recombine run instructions --scale full
-Runtime:  full: 3.5 minutes on a shared H200; small: 3 minutes on two cores.
+Runtime:  full: 3.5 minutes on an H200, 7 on one that is shared; small: 3 minutes on two cores.
 Expected: the more is trained on, the more is followed; a rank correlation above .1 and counting's, not the control's.
 Measured: full (2026-11-16, 4 seeds, 40 students, who follow all train instructions but for one that misses a tenth): of
           the answers to unseen ones .86 are right after 131 of 175 instructions, .76 after 87, .58 after 50, .03 after
           17 (width 128); .23 after 50 in which two groups of operations are never mixed. What fails (32 students): from
-          the best read layer rank correlation .30 (.27 to .34), AUROC .67; the number of operations does better (.37),
+          the best read layer rank correlation .30 (.27 to .33), AUROC .67; the number of operations does better (.37),
           rare pairs, too (.36), an untrained twin nearly (.27), the control not (.01). From all layers at once .59 (.57
           to .61) and .85 (.84 to .87), among equally long ones .53: more than the number of operations, than the twin's
-          layers (.23), and the control has .03. The student's own doubt has more, .77, where instructions are random,
-          but .37 where groups were never mixed, and all layers .60. The best read layer is the first in 31 of 32; there
-          operations of unseen instructions are read with an R2 of .80 to .99 also where most answers are wrong: to
-          know what is asked is not to do it.
+          layers (.23), and the control has .03. The student's own doubt has more, .67: .77 where instructions are
+          random, but .37 where groups were never mixed, and there all layers have .60. The best read layer is the first
+          in 31 of 32; there operations of unseen instructions are read with an R2 of .80 to .99 also where most answers
+          are wrong: to know what is asked is not to do it.
 """
 
 import importlib
@@ -283,6 +283,8 @@ def _ranking(ranked: Any) -> list[ledger.Claim]:
         ("all, ranked well", f"{joined}, rank correlation above {STRONG:g}", all_of, lambda low, high: low > STRONG),
         ("all, told apart", f"{joined}, AUROC above {TOLD:g}", _mean("whole/auroc"), lambda low, high: low > TOLD),
         ("all, equally long", same, _mean("whole/longest/spearman"), lambda low, high: low > NONE),
+        ("all, counting", f"{whole} rare pairs", _mean("whole/spearman", "rarity/spearman"), lambda low, high: low > 0),
+        ("all, doubt", f"{whole} doubt", _mean("whole/spearman", "doubt/spearman"), lambda low, high: low > 0),
         ("all, length", length, _mean("whole/spearman", "length/spearman"), lambda low, high: low > 0),
         ("all, text", f"{whole} {its}", _mean("whole/spearman", "whole twin/spearman"), lambda low, high: low > 0),
         ("all, control", mixed_up, _mean("whole control/spearman"), lambda low, high: low > -NONE and high < NONE),

@@ -80,6 +80,8 @@ class Decodability(BaseEstimator):
             held = inputs.flags(held_out, "held_out", num_samples) == 1
             require(0 < held.sum() < num_samples, "held_out must be true for some combinations and false for others")
         inputs.varying(frame[~held])
+        if joined and self.kind == "ridge":  # logistic probes are fitted to features of one variance
+            inputs.alike(layers, ~held)
         parts = split(numbers, held, self.folds, self.seed, self.combinations_)
         self.targets_ = Targets(frame[~held], named=self.kind == "logistic")
         y = self.targets_.encode(frame)

@@ -11,6 +11,7 @@ import pandas as pd
 from recombine.core import InputError, require
 
 BLOCK = 1 << 14  # samples looked at a time: a copy of all activations may not fit
+LOUD = 300  # times as much as another that a layer may vary where they are joined: beyond 1,000 penalties silence one
 LARGEST = 1e100  # of an activation: sums of squares beyond it would overflow
 
 
@@ -25,6 +26,16 @@ def layers(activations: Any) -> dict[str, np.ndarray]:
         same = length == lengths[first]
         require(same, f"layer {name!r} has {length} samples and {first!r} has {lengths[first]}: give all layers of all")
     return found
+
+
+def alike(layers: dict[str, np.ndarray], rows: np.ndarray) -> None:
+    """Refuse layers to be joined of which one is so quiet that a penalty that fits the others would silence it."""
+    spread = {name: float(np.var(layer[rows], axis=0).mean(dtype=np.float64)) ** 0.5 for name, layer in layers.items()}
+    some = {name: value for name, value in spread.items() if value > 0} or {"": 1.0}  # the others tell nothing at all
+    loud, quiet = (pick(some, key=lambda name: some[name]) for pick in (max, min))
+    ratio = some[loud] / some[quiet]
+    told = f"layer {loud!r} varies {ratio:.2g} times as much as {quiet!r}, which would not be heard beside it"
+    require(ratio < LOUD, f"{told}: divide each layer by its standard deviation first, or leave one out")
 
 
 def joined(layers: dict[str, np.ndarray]) -> np.ndarray:

@@ -57,10 +57,8 @@ def test_measure_gives_a_row_for_each_student_and_unseen_instruction():
     assert experiment.claims(found)[0].verdict == "not reproduced"  # ten steps teach nothing
 
 
-ALL = (
-    "all layers",
-    *(f"all, {name}" for name in ("ranked well", "told apart", "equally long", "length", "text", "control")),
-)
+OF_ALL = ("ranked well", "told apart", "equally long", "counting", "doubt", "length", "text", "control")
+ALL = ("all layers", *(f"all, {name}" for name in OF_ALL))
 LATER = ("beyond its doubt", *ALL)  # not in the oldest rows
 HARDER = {True: [1, 1, 1, 2, 2, 2, 2, 3, 3, 3], False: [1, 3, 2, 2, 1, 2, 2, 3, 1, 3]}  # operations, by failures
 
@@ -151,6 +149,8 @@ def test_claims_hold_where_students_compose_and_activations_tell():
         ({"whole": 0.2}, "all, length"),
         ({"whole": 0.6}, "all, ranked well"),
         ({"whole_auroc": 0.75}, "all, told apart"),
+        ({"rarity": 0.95}, "all, counting"),
+        ({"doubt": 0.95}, "all, doubt"),
         ({"whole_longest": 0.0}, "all, equally long"),
         ({"of_twin": 0.95}, "all, text"),
         ({"mixed_up": 0.2}, "all, control"),
@@ -216,5 +216,5 @@ def test_the_committed_rows_are_whole():
         **{"ranked": True, "ranked well": False, "told apart": False, "equally long": True},
         **dict.fromkeys(("beyond counting", "beyond length", "beyond the text", "beyond its doubt"), False),
         **dict.fromkeys(ALL, True),
-        **{"all, ranked well": False, "control": True},
+        **{"all, ranked well": False, "all, doubt": False, "control": True},
     }

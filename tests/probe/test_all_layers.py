@@ -167,3 +167,19 @@ def test_wrong_options_and_a_layer_of_that_name_are_told():
     probe = Decodability().fit(named, factors)
     assert probe.layer_ == "all layers"  # only a name, where layers are not joined
     assert len(probe.predict(parts(factors))) == 200
+
+
+def test_a_layer_that_would_not_be_heard_is_told_of_and_one_that_says_nothing_is_not(apart, whole):
+    """At 100 times both factors are read; from 1,000 times on the quiet layer's would be lost without a word."""
+    layers, factors, names, held, _ = apart
+
+    def fitted(times, kind="ridge", early=1.0):
+        given = {"early": early * layers["early"], "late": times * layers["late"]}
+        return Decodability(kind, layers="all").fit(given, factors, names, held), given
+
+    probe, given = fitted(100)
+    assert probe.score(given, factors) == pytest.approx(whole[0].score(layers, factors), abs=0.02)
+    with pytest.raises(InputError, match=r"layer 'late' varies 7.* times as much as 'early', .*: divide each layer"):
+        fitted(1000)
+    assert fitted(1000, "logistic")[0].layer_ == "all layers"  # standardises what it is given
+    assert fitted(1, early=0.0)[0].layer_ == "all layers"
