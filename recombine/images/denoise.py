@@ -60,6 +60,7 @@ class Shape(NamedTuple):
     num_steps: int
     batch: int
     num: int
+    told: str = "together"  # or "apart": how networks are told the code
 
     def programs(self) -> tuple[Any, Any]:
         """What begins training, and what goes on with it for so many steps."""
@@ -73,8 +74,9 @@ class Shape(NamedTuple):
         scenes, optimizer = self.scenes, _optimizer(self.num_steps)
 
         def start(keys: Array) -> Any:
-            d_code = scenes.codes.shape[1]
-            params: Any = jax.vmap(lambda key: UNet(jax.random.fold_in(key, 0), self.width, d_code))(keys)
+            params: Any = jax.vmap(lambda key: UNet(jax.random.fold_in(key, 0), self.width, scenes.blocks, self.told))(
+                keys
+            )
             return params, params, jax.vmap(optimizer.init)(params)
 
         def one(params: Any, mean: Any, moments: Any, i: Array, key: Array, codes: Array, num: Array) -> Any:

@@ -45,16 +45,26 @@ def together(rows: Any, name: str, who: str = "expected") -> float:
 
 
 def off_product(rows: Any) -> float:
-    """How far the cube's accuracy at distance 2 is from the product; where nothing is right that says nothing."""
-    far = rows[(rows["distance"] == 2) & (rows["trained_for"] == rows["num_steps"])]
-    off = float((far["right"] - far["product"]).abs().mean())
-    return off if far["right"].mean() >= TOLD else np.nan
+    """How far the cube's accuracy at distance 2 is from the product, in the end."""
+    far = _far(rows)
+    return float((far["right"] - far["product"]).abs().mean())
 
 
-def ahead(rows: Any) -> float:
-    """How many more unseen combinations are right after the one split of the cube than after the other."""
-    found = rows[rows["trained_for"] == rows["num_steps"]].groupby("scenes")["right"].mean()
-    return float(found.get("star", np.nan) - found.get("failing", np.nan))
+def tells(rows: Any) -> bool:
+    """Whether enough is right at distance 2 to compare it with the product: of nothing it would be nothing."""
+    return bool(_far(rows)["right"].mean() >= TOLD)
+
+
+def _far(rows: Any) -> Any:
+    return rows[(rows["distance"] == 2) & (rows["trained_for"] == rows["num_steps"])]
+
+
+def ahead(rows: Any, other: str, only: str = "") -> float:
+    """How many more are right after the star than after another split of the cube, of the combinations (of a size) that
+    are unseen in both."""
+    made = rows[(rows["trained_for"] == rows["num_steps"]) & rows["combination"].str.startswith(only)]
+    found = made.groupby(["combination", "scenes"])["right"].mean().unstack()
+    return float((found["star"] - found[other]).mean()) if {"star", other} <= set(found) else np.nan
 
 
 def grown(lines: Any, size: str) -> float:

@@ -5,7 +5,7 @@ differ from drawing to drawing. Codes are what a diffusion model is told, and wh
 
     Things(shapes, colours, sizes)    one object; the code is one one-hot block for each of three factors
     Crowd(kinds, most)                up to `most` objects of different kinds; the code marks the kinds that are there
-    Cube(spread)                      a disc or a square, told by one-hot; how blue and how large it is are numbers
+    Cube(spread)                      a disc or an ellipse; how flat, how blue and how large it is are numbers
 """
 
 import functools
@@ -32,6 +32,7 @@ COLOURS = {
     "white": (0.97, 0.97, 0.97),
 }
 SIZES = {"small": 4.4, "large": 9.2, "medium": 6.5}  # half the side, in pixels; two of them: the extremes
+FLAT = 0.55  # of its height that a flat ellipse lacks
 CORNERS = np.array([(x, y) for y in (-1, 1) for x in (-1, 1)], np.float32) * SIDE / 4
 
 
@@ -166,38 +167,43 @@ def _kind(place: int) -> str:
 
 @dataclass(frozen=True)
 class Cube:
-    """A disc or a square, red or blue, small or large: eight combinations (after Okawa et al. 2310.09336).
+    """A disc or a flat ellipse, red or blue, small or large: eight combinations (after Okawa et al. 2310.09336).
 
-    Colour and size are numbers, 0 or 1 for a combination and within `spread` of that for a drawing: what a number
-    stands for can be learnt of values that differ a little, where of 0 and 1 alone only names are learnt.
+    Each is a number, 0 or 1 for a combination and within `spread` of that for a drawing: what a number stands for can
+    be learnt of values that differ a little, where of 0 and 1 alone only names are learnt.
     """
 
-    spread: float = 0.3
-    blocks: ClassVar[tuple[int, ...]] = (2, 1, 1)
+    spread: float = 0.2
+    blocks: ClassVar[tuple[int, ...]] = (1, 1, 1)
     values: ClassVar[np.ndarray] = np.array(list(itertools.product((0, 1), repeat=3)))
     factors: ClassVar[pd.DataFrame] = pd.DataFrame(
-        [(SHAPES[a], ("red", "blue")[b], ("small", "large")[c]) for a, b, c in values],
+        [(("disc", "ellipse")[a], ("red", "blue")[b], ("small", "large")[c]) for a, b, c in values],
         columns=["shape", "colour", "size"],
     )
-    codes: ClassVar[np.ndarray] = np.concatenate([1 - values[:, :1], values], 1).astype(np.float32)
+    codes: ClassVar[np.ndarray] = values.astype(np.float32)
 
     def __post_init__(self) -> None:
         require(0 <= self.spread < 0.5, f"spread must be at least 0 and below .5, got {self.spread}")
 
     def vary(self, key: PRNGKeyArray, code: Float[Array, " code"]) -> Float[Array, " code"]:
-        """What is told of one drawing: how blue and how large it is, near to what its combination has."""
-        near = jax.random.uniform(jax.random.fold_in(key, 1), (2,), minval=-self.spread, maxval=self.spread)
-        return jnp.asarray(code).at[2:].add(near)
+        """What is told of one drawing: how flat, blue and large it is, near to what its combination has."""
+        return code + jax.random.uniform(jax.random.fold_in(key, 1), (3,), minval=-self.spread, maxval=self.spread)
 
     def draw(self, key: PRNGKeyArray, code: Float[Array, " code"]) -> Float[Array, "side side 3"]:
         """One image of a code, from -1 to 1."""
         place, shade = jax.random.split(key)
-        radius = SIZES["small"] + (SIZES["large"] - SIZES["small"]) * code[3]
+        flat, blueness, size = code
+        radius = SIZES["small"] + (SIZES["large"] - SIZES["small"]) * size
         red, blue = (jnp.array(COLOURS[name]) for name in ("red", "blue"))
-        paint = jnp.clip(red + (blue - red) * code[2], 0, 1)
+        paint = jnp.clip(red + (blue - red) * blueness, 0, 1)
         centre = jax.random.uniform(place, (2,), minval=-1, maxval=1) * jnp.clip(SIDE / 2 - radius - 1.5, 0, 5)
         ground = jnp.full((SIDE, SIDE, 3), jax.random.uniform(shade, (), maxval=0.12))
-        return 2 * _painted(ground, _drawn(jnp.argmax(code[:2]), radius, centre), paint) - 1
+        axis = jnp.arange(SIDE) - (SIDE - 1) / 2
+        x, y, height = axis[None] - centre[0], axis[:, None] - centre[1], radius * (1 - FLAT * flat)
+        # How far out a point is, over how fast that grows there: about its distance from the edge, in pixels.
+        out = jnp.hypot(x / radius, y / height)
+        off = out * (out - 1) / jnp.maximum(jnp.hypot(x / radius**2, y / height**2), 1e-6)
+        return 2 * _painted(ground, jnp.clip(0.5 - off, 0, 1), paint) - 1
 
 
 Scenes = Things | Crowd | Cube

@@ -26,9 +26,10 @@ from recombine.images.scenes import Crowd, Cube, Scenes, Things
 from recombine.images.unet import UNet
 from recombine.random import new_key
 
-CUBE = {"star": ((0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0)), "failing": ((0, 0, 0), (1, 0, 0), (0, 1, 0), (1, 1, 1))}
+STAR = ((0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0))
+CUBE = {"star": STAR, "failing": ((0, 0, 0), (1, 0, 0), (0, 1, 0), (1, 1, 1)), "joined": STAR}
 KEPT = (0.3, 0.7)  # of the steps to an image: where activations are read
-STOPS = (25, 50, 75, 100, 150, 200, 300, 400, 600, 800)  # steps at which the cube is looked at
+STOPS = (50, 100, 150, 200, 300, 400, 600, 800, 1200, 1600)  # steps at which the cube is looked at
 SHOWN = 2  # images of an unseen combination that are kept, of cells that are shown
 LEVELS = 15.5  # half the number of brightnesses of these, less a half
 PROBED = 6  # images of a combination that probes read
@@ -41,6 +42,11 @@ COMMITTED = Path(__file__).parent / "weights"
 def scenes_of(name: str) -> Scenes:
     """What a cell is about."""
     return Crowd() if name == "crowd" else Cube() if name in CUBE else Things()
+
+
+def telling(name: str) -> str:
+    """How its networks are told a code: those of the cube, but for the contrast, each factor by itself."""
+    return "apart" if name in ("star", "failing") else "together"
 
 
 def trained(name: str, num_train: int, seed: int) -> np.ndarray:
@@ -65,14 +71,16 @@ def group_of(cell: Cell, cells: Sequence[Cell]) -> list[Cell]:
     """The cells whose models train together with this one's: of one kind of scene, one width and one training."""
 
     def about(one: Cell) -> tuple[Any, ...]:
-        return scenes_of(one["scenes"]), one["width"], one["num_steps"], one["batch"]
+        return scenes_of(one["scenes"]), telling(one["scenes"]), one["width"], one["num_steps"], one["batch"]
 
     return [one for one in cells if about(one) == about(cell)]
 
 
 def _shape(group: Sequence[Cell]) -> denoise.Shape:
     one = group[0]
-    return denoise.Shape(scenes_of(one["scenes"]), one["width"], one["num_steps"], one["batch"], len(group))
+    return denoise.Shape(
+        scenes_of(one["scenes"]), one["width"], one["num_steps"], one["batch"], len(group), telling(one["scenes"])
+    )
 
 
 def _stops(cell: Cell) -> list[int]:
@@ -80,16 +88,17 @@ def _stops(cell: Cell) -> list[int]:
 
 
 @functools.cache
-def _like(scenes: Scenes, width: int) -> Any:
+def _like(name: str, width: int) -> Any:
     """The layout of a network."""
-    return jax.eval_shape(lambda: UNet(new_key(0), width, scenes.codes.shape[1]))
+    return jax.eval_shape(lambda: UNet(new_key(0), width, scenes_of(name).blocks, telling(name)))
 
 
 def _file(folder: Path, cell: Cell, stop: int) -> Path:
     """Where a model is kept: its name tells what it is, and a hash all that it depends on."""
     text = json.dumps([[cell[name] for name in TRAINING], _code(), device.on_cpu()])
     code = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return folder / f"{cell['scenes']}-{cell['num_train']}-{cell['width']}-{cell['seed']}-{stop}-{code}.safetensors"
+    names = (cell[name] for name in ("scenes", "num_train", "width", "seed"))
+    return folder / f"{'-'.join(map(str, names))}-{stop}-{code}.safetensors"
 
 
 @functools.cache
@@ -102,7 +111,7 @@ def prepare(cells: Sequence[Cell]) -> None:
     for cell in cells:
         scenes = scenes_of(cell["scenes"])
         _shape(group_of(cell, cells)).begin()
-        _making(cell).begin(_like(scenes, cell["width"]), scenes.codes.shape[1])
+        _making(cell).begin(_like(cell["scenes"], cell["width"]), scenes.codes.shape[1])
         ahead.begin(("judge", scenes, cell["judged"]), lambda scenes=scenes, cell=cell: _judged(scenes, cell["judged"]))
 
 
@@ -125,14 +134,14 @@ def nets_of(
                 if stop in (*_stops(one), one["num_steps"]):
                     about = {name: str(one[name]) for name in TRAINING} | {"stop": str(stop)}
                     saved.save(_file(folder, one, stop), jax.tree.map(lambda leaf, i=i: leaf[i], nets), about)
-    like = _like(scenes_of(cell["scenes"]), cell["width"])
+    like = _like(cell["scenes"], cell["width"])
     return {stop: saved.load(file, like) for stop, file in wanted.items()}
 
 
 def committed(cell: Cell) -> Any:
     """The network of a cell that comes with the package."""
     name = "{scenes}-{num_train}-{width}-{seed}.safetensors".format(**cell)
-    return saved.load(COMMITTED / name, _like(scenes_of(cell["scenes"]), cell["width"]))
+    return saved.load(COMMITTED / name, _like(cell["scenes"], cell["width"]))
 
 
 def _judged(scenes: Scenes, num_steps: int) -> tuple[Any, float]:

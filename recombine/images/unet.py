@@ -1,12 +1,16 @@
 """A small U-Net that tells what a noisy image shows, told how noisy it is and what the scene's code is.
 
 Two by two pixels are one place. There are two resolutions with two residual blocks each, on the way down and on the way
-up, and attention at the lower one. What it is told enters every block as a scale and a shift of its channels. Every
-level's activations, averaged over the image, are what a probe reads.
+up, and attention at the lower one. What it is told enters every block as a scale and a shift of its channels, either
+as one (`Together`) or each factor by itself, summed (`Apart`: as Okawa et al. 2310.09336 tell theirs). Every level's
+activations, averaged over the image, are what a probe reads.
 
 Convolutions are matrix products of patches: many networks of one shape then train side by side as batched products,
 where convolutions would be grouped ones, which are slow. On a GPU the products are of bfloat16, all else is float32.
 """
+
+import itertools
+from collections.abc import Iterator, Sequence
 
 import equinox as eqx
 import jax
@@ -110,8 +114,50 @@ class Attention(eqx.Module):
         return x + product(seen.reshape(x.shape), self.out)
 
 
+class Together(eqx.Module):
+    """The noise level and the whole code as one vector: what a factor does may depend on all others."""
+
+    noise: eqx.nn.Linear
+    code: eqx.nn.Linear
+    both: eqx.nn.Linear
+
+    def __init__(self, keys: Iterator[PRNGKeyArray], blocks: Sequence[int], d_told: int) -> None:
+        self.noise = linear(next(keys), 2 * WAVES, d_told)
+        self.code = linear(next(keys), sum(blocks), d_told)
+        self.both = linear(next(keys), d_told, d_told)
+
+    def __call__(self, waves: Float[Array, " waves"], code: Float[Array, " code"]) -> Float[Array, " told"]:
+        """What blocks are told."""
+        return jax.nn.silu(self.both(jax.nn.silu(self.noise(waves) + self.code(code))))
+
+
+class Apart(eqx.Module):
+    """The sum of a vector of the noise level and one of each factor: no factor changes what another one does."""
+
+    first: tuple[eqx.nn.Linear, ...]
+    then: tuple[eqx.nn.Linear, ...]
+    ends: tuple[int, ...] = eqx.field(static=True)
+
+    def __init__(self, keys: Iterator[PRNGKeyArray], blocks: Sequence[int], d_told: int) -> None:
+        sizes = (2 * WAVES, *blocks)
+        own = jax.random.split(next(keys), (len(sizes), 2))
+        self.ends = tuple(itertools.accumulate(sizes))[:-1]
+        self.first = tuple(linear(own[i, 0], size, d_told) for i, size in enumerate(sizes))
+        self.then = tuple(linear(own[i, 1], d_told, d_told) for i in range(len(sizes)))
+
+    def __call__(self, waves: Float[Array, " waves"], code: Float[Array, " code"]) -> Float[Array, " told"]:
+        """What blocks are told."""
+        parts = jnp.split(jnp.concatenate([waves, code]), self.ends)
+        told = [then(jax.nn.silu(first(part))) for first, then, part in zip(self.first, self.then, parts, strict=True)]
+        return jnp.stack(told).sum(0)
+
+
+TELL = {"together": Together, "apart": Apart}
+
+
 class UNet(eqx.Module):
-    """The network; called with one image, its noise level from 0 to 1 and the code."""
+    """The network; called with one image, its noise level from 0 to 1 and the code, whose factors have `blocks` numbers
+    each."""
 
     inlet: Conv
     down: tuple[tuple[Block, Block], ...]
@@ -119,16 +165,12 @@ class UNet(eqx.Module):
     attention: Attention
     up: tuple[tuple[Block, Block], ...]
     outlet: tuple[Norm, Conv]
-    tell: tuple[eqx.nn.Linear, eqx.nn.Linear, eqx.nn.Linear]
+    tell: Together | Apart
 
-    def __init__(self, key: PRNGKeyArray, width: int, d_code: int) -> None:
+    def __init__(self, key: PRNGKeyArray, width: int, blocks: Sequence[int], told: str = "together") -> None:
         keys = iter(jax.random.split(key, 16))
         d_told, colours, low = 4 * width, 3 * PATCH * PATCH, 2 * width
-        self.tell = (
-            linear(next(keys), 2 * WAVES, d_told),
-            linear(next(keys), d_code, d_told),
-            linear(next(keys), d_told, d_told),
-        )
+        self.tell = TELL[told](keys, blocks, d_told)
 
         def two(d_in: int, d_out: int) -> tuple[Block, Block]:
             return Block(next(keys), d_in, d_out, d_told), Block(next(keys), d_out, d_out, d_told)
@@ -146,8 +188,7 @@ class UNet(eqx.Module):
         """The image without its noise, and every level's activations in the mean over the image."""
         angle = noise * 1000 * jnp.exp(-jnp.log(1e4) * jnp.arange(WAVES) / WAVES)
         waves = jnp.concatenate([jnp.sin(angle), jnp.cos(angle)])
-        told = jax.nn.silu(self.tell[0](waves) + self.tell[1](code))
-        told = jax.nn.silu(self.tell[2](told))
+        told = self.tell(waves, code)
         h, kept, seen = self.inlet(together(image)), [], {}
         for i, blocks in enumerate(self.down):
             h = halved(h) if i else h

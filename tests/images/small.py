@@ -11,9 +11,9 @@ class Small(eqx.Module):
     share: jax.Array
     colour: jax.Array
 
-    def __init__(self, key, width, d_code):
+    def __init__(self, key, width, blocks, told="together"):
         self.share = 0.1 * jax.random.normal(key, (width,))
-        self.colour = jnp.zeros((d_code, 3))
+        self.colour = jnp.zeros((sum(blocks), 3))
 
     def __call__(self, image, noise, code):
         near = jnp.exp(-((8 * (noise - jnp.linspace(0, 1, len(self.share)))) ** 2))

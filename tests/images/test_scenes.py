@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from recombine.core import InputError
-from recombine.images.scenes import COLOURS, SIDE, SIZES, Crowd, Cube, Things
+from recombine.images.scenes import COLOURS, FLAT, SIDE, SIZES, Crowd, Cube, Things
 from recombine.random import new_key
 
 
@@ -68,23 +68,37 @@ def test_a_crowd_shows_each_kind_that_its_code_marks():
             assert inked(image).sum() > 20 * code.sum()
 
 
-def test_the_cube_tells_how_blue_and_how_large_each_drawing_is():
+def test_the_cube_tells_how_flat_how_blue_and_how_large_each_drawing_is():
     cube = Cube(0.3)
-    assert cube.codes.shape == (8, 4)
-    assert list(cube.factors.iloc[6]) == ["square", "blue", "small"]
+    assert cube.codes.shape == (8, 3)
+    assert list(cube.factors.iloc[6]) == ["ellipse", "blue", "small"]
     told = jax.vmap(lambda key: cube.vary(key, cube.codes[6]))(jax.random.split(new_key(0), 64))
-    assert (np.asarray(told[:, :2]) == [0, 1]).all(), "a shape has no degrees"
-    off = np.asarray(told - cube.codes[6])[:, 2:]
+    off = np.asarray(told - cube.codes[6])
     assert np.abs(off).max(axis=0).min() > 0.2
     assert np.abs(off).max() <= 0.3
-    assert abs(np.corrcoef(off.T)[0, 1]) < 0.4
-    areas = [inked(drawings(cube, np.array([1, 0, 0, size], np.float32))).sum((1, 2)).mean() for size in (0, 0.3, 1)]
-    radii = [SIZES["small"] + (SIZES["large"] - SIZES["small"]) * size for size in (0, 0.3, 1)]
-    np.testing.assert_allclose(areas, np.pi * np.square(radii), rtol=0.2)
-    blue = [drawings(cube, np.array([0, 1, colour, 1], np.float32))[:, SIDE // 2, SIDE // 2] for colour in (0, 0.5, 1)]
-    assert np.all(np.diff(np.mean(blue, axis=1)[:, 2]) > 0.3)
+    assert np.abs(np.corrcoef(off.T)[np.triu_indices(3, 1)]).max() < 0.4, "each varies by itself"
+
+
+@pytest.mark.parametrize("flat", [0, 0.3, 1])
+@pytest.mark.parametrize("size", [0, 0.3, 1])
+def test_the_cube_draws_an_ellipse_of_the_size_and_the_height_that_it_is_told(flat, size):
+    ink = drawings(Cube(), np.array([flat, 0, size], np.float32)).max(-1) > 0  # at least half of a pixel
+    radius = SIZES["small"] + (SIZES["large"] - SIZES["small"]) * size
+    np.testing.assert_allclose(ink.sum((1, 2)).mean(), np.pi * radius**2 * (1 - FLAT * flat), rtol=0.1)
+    places = [np.argwhere(one) for one in ink]
+    tall, wide = np.mean([np.ptp(place, axis=0) + 1 for place in places], axis=0)
+    assert tall / wide == pytest.approx(1 - FLAT * flat, abs=0.1)
+
+
+def test_the_cube_is_as_blue_as_it_is_told():
+    codes = [np.array([0, colour, 1], np.float32) for colour in (0, 0.5, 1)]
+    middle = [drawings(Cube(), code)[:, SIDE // 2, SIDE // 2].mean(axis=0) for code in codes]
+    assert np.all(np.diff(middle, axis=0)[:, 2] > 0.3)
+    assert np.all(np.diff(middle, axis=0)[:, 0] < -0.3)
+
+
+def test_things_are_told_by_name():
     same = Things().vary(new_key(0), Things().codes[5])
-    assert same is not None
     assert (np.asarray(same) == Things().codes[5]).all(), "things are told by name"
 
 

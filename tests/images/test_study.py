@@ -105,12 +105,12 @@ def test_what_comes_with_the_package_is_taken_and_must_fit(tmp_path, monkeypatch
     cell = THINGS[0] | {"num_steps": 0, "judged": 0}
     with pytest.raises(InputError, match="there is no file"):
         study.study(cell, [cell], tmp_path / "work")
-    saved.save(tmp_path / "things-70-8-0.safetensors", Small(new_key(0), 8, 15), kind="float16")
+    saved.save(tmp_path / "things-70-8-0.safetensors", Small(new_key(0), 8, (15,)), kind="float16")
     saved.save(tmp_path / "judge-things.safetensors", judge.Judge(new_key(0), 15), kind="float16")
     rows = study.study(cell, [cell], tmp_path / "work")
     assert len(rows) == 108
     assert not (tmp_path / "work").exists(), "nothing is trained"
-    saved.save(tmp_path / "things-70-8-0.safetensors", Small(new_key(0), 9, 15))
+    saved.save(tmp_path / "things-70-8-0.safetensors", Small(new_key(0), 9, (15,)))
     with pytest.raises(InputError, match="another size: 'share' differs"):
         study.study(cell, [cell], tmp_path / "work")
 
@@ -129,3 +129,18 @@ def test_ranks_are_those_of_the_definition():
     assert rank == pytest.approx(1 - 6 * 2 / (4 * 15))
     assert auroc == pytest.approx(3 / 4)
     assert np.isnan(ranked(error, np.zeros(4))).all()
+
+
+def test_networks_of_the_cube_are_told_as_their_name_says():
+    tellings = {name: study.telling(name) for name in ("star", "failing", "joined", "things", "crowd")}
+    assert tellings == {"star": "apart", "failing": "apart", **dict.fromkeys(("joined", "things", "crowd"), "together")}
+    shared = {"num_train": 4, "width": 8, "num_steps": 2, "batch": 2}
+    cells = [shared | {"scenes": name, "seed": seed} for name in ("star", "failing", "joined") for seed in range(2)]
+    for cell in cells:
+        group = study.group_of(cell, cells)
+        assert {study.telling(one["scenes"]) for one in group} == {study.telling(cell["scenes"])}
+        assert len(group) == (2 if cell["scenes"] == "joined" else 4)
+        shape = study._shape(group)
+        assert (shape.told, shape.num) == (study.telling(cell["scenes"]), len(group))
+    assert study.trained("joined", 4, 0).tolist() == study.trained("star", 4, 0).tolist() == [0, 1, 2, 4]
+    assert study.trained("failing", 4, 0).tolist() == [0, 2, 4, 7]

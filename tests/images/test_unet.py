@@ -3,8 +3,9 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from recombine.images.unet import PATCH, Conv, Norm, UNet, _apart, _doubled, halved, together
+from recombine.images.unet import PATCH, TELL, WAVES, Conv, Norm, UNet, _apart, _doubled, halved, together
 from recombine.random import new_key
 
 
@@ -31,10 +32,11 @@ def test_a_norm_takes_away_brightness_and_contrast():
     np.testing.assert_allclose(Norm(16)(x), Norm(16)(3 * x + 2), atol=1e-3)
 
 
-def test_a_network_begins_with_no_noise_and_shows_every_level():
+@pytest.mark.parametrize("told", ["together", "apart"])
+def test_a_network_begins_with_no_noise_and_shows_every_level(told):
     @jax.jit
     def shown(codes):
-        net = UNet(new_key(0), 8, 6)
+        net = UNet(new_key(0), 8, (2, 4), told)
         return jax.vmap(lambda code: net(jnp.ones((28, 28, 3)), jnp.float32(0.3), code))(codes)
 
     noise, seen = shown(jnp.eye(6)[:2])
@@ -43,3 +45,18 @@ def test_a_network_begins_with_no_noise_and_shows_every_level():
     widths = {name: value.shape[1] for name, value in seen.items()}
     assert widths == {"down0": 8, "down1": 16, "middle": 16, "up1": 16, "up0": 8}
     assert not np.allclose(*seen["down0"]), "it is told the code"
+
+
+@pytest.mark.parametrize(("told", "adds_up"), [("apart", True), ("together", False)])
+def test_what_a_factor_does_depends_on_others_unless_it_is_told_apart(told, adds_up):
+    tell = TELL[told](iter(jax.random.split(new_key(0), 8)), (2, 1), 32)
+    waves = jnp.ones(2 * WAVES)
+    shape, other, small, large = jnp.array([1.0, 0]), jnp.array([0, 1.0]), jnp.array([0.0]), jnp.array([1.0])
+
+    def grown(one):
+        return tell(waves, jnp.concatenate([one, large])) - tell(waves, jnp.concatenate([one, small]))
+
+    assert np.abs(grown(shape)).max() > 0.01, "it is told the size"
+    assert np.allclose(grown(shape), grown(other), atol=1e-5) == adds_up
+    both = [tell(waves, jnp.concatenate([one, small])) for one in (shape, other)]
+    assert not np.allclose(*both, atol=0.01), "it is told the shape"
