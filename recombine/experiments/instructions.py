@@ -191,7 +191,7 @@ def figures(rows) -> dict[str, Any]:
         "fifth",
         "failed",
         "held",
-        title=f"Unseen instructions by how badly they are {PREDICTORS[by]}, in fifths",
+        title=f"Unseen instructions by how badly they are {PREDICTORS[by]}",
         x_title="fifth of the unseen instructions, the last is read worst",
         y_title="share of wrong answers",
         y_range=(-0.05, 1.05),

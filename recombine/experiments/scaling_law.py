@@ -218,7 +218,7 @@ def figures(rows) -> dict:
             "support/num_train",
             SCORE,
             by="M",
-            title=f"{model}: generalisation by the number of train tasks, up to {k} active modules",
+            title=f"{model}: generalisation by train tasks, up to {k} active modules",
             x_title="train tasks",
             y_title="R² on unseen combinations",
             log_x=True,
@@ -235,7 +235,7 @@ def _needed(rows, model: str):
         "M",
         "needed",
         by="K",
-        title=f"{model}: tasks needed for R² {TARGETS[_scale(rows)]}; laws fitted without the two largest M",
+        title=f"{model}: tasks needed for R² {TARGETS[_scale(rows)]}; laws without the two largest M",
         x_title="modules M",
         y_title="train tasks needed",
     )
