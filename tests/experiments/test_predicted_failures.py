@@ -62,6 +62,11 @@ def test_errors_that_are_planted_in_the_activations_are_found(observed):
     test = observed.part == 2
     probe = planted.probe(planted.weights, test, None)
     assert planted.compare(probe, planted.weights, test, planted.error, "decoding")["decoding/spearman"] > 0.8
+    half = observed.weights.shape[1] // 2
+    planted.layers = {"hidden0": (observed.weights + noise)[:, :half], "hidden1": (observed.weights + noise)[:, half:]}
+    probe = planted.probe(planted.weights, test, None, "all")
+    assert probe.layer_ == "all layers"
+    assert planted.compare(probe, planted.weights, test, planted.error, "whole")["whole/spearman"] > 0.8
 
 
 @pytest.mark.slow
@@ -73,7 +78,7 @@ def test_measure_gives_numbers():
     assert 0 <= row["failed"] <= 1
 
 
-def rows(decoding=0.5, support=0.2, control=0.0, off=0.05, test=0.5, seeds=3):
+def rows(decoding=0.5, support=0.2, control=0.0, off=0.05, test=0.5, seeds=3, whole=0.7, mixed=0.0):
     """Rows by hand, with a little spread over seeds."""
     made = [
         {
@@ -81,7 +86,7 @@ def rows(decoding=0.5, support=0.2, control=0.0, off=0.05, test=0.5, seeds=3):
             **{"width": 8, "seen": 0.9, "test": test if fraction == 0.9 else 0.9},
             **{"decoding/spearman": decoding + 0.01 * seed, "support/spearman": support},
             **{"control/spearman": control + 0.01 * (seed - 1), "train/calibration_error": off},
-            **{"judged/calibration_error": off},
+            **{"judged/calibration_error": off, "whole/spearman": whole, "whole control/spearman": mixed},
         }
         for family in ("Hyperteacher", "PreferenceGrid")
         for fraction in (0.5, 0.9)
@@ -109,6 +114,10 @@ def test_claims_hold_where_activations_tell_and_the_control_does_not():
         ({"decoding": -0.01}, "generalises"),
         ({"decoding": -0.01}, "does not generalise"),
         ({"support": 0.6}, "PreferenceGrid, beyond counting"),
+        ({"support": 0.8}, "Hyperteacher, all layers, beyond counting"),
+        ({"whole": 0.5}, "does not generalise, all layers"),
+        ({"whole": 0.5}, "generalises, all layers"),
+        ({"mixed": 0.2}, "whole control"),
         ({"control": 0.2}, "control"),
         ({"control": -0.2}, "control"),
         ({"off": 0.3}, "calibrated on train tasks"),
