@@ -101,19 +101,6 @@ def _cube(rows: Any, split: str) -> Any:
     return rows[(rows["scenes"] == split) & rows["unseen"]]
 
 
-def _emerges(rows: Any, distance: int) -> float:
-    """The logarithm of the steps of training after which half of the images at a distance are right; where the last
-    step does not bring them, one doubling more."""
-    near = rows[rows["distance"] == distance].groupby("trained_for")["right"].mean()
-    return float(np.log2(min(ledger.needed(near.index, near, 0.5), 2 * near.index.max()))) if len(near) else np.nan
-
-
-def _later(rows: Any) -> float:
-    """How many doublings of training distance 2 comes after distance 1; if that does not come, nothing is told."""
-    first, never = _emerges(rows, 1), np.log2(2 * rows["trained_for"].max()) if len(rows) else np.nan
-    return _emerges(rows, 2) - first if first < never else np.nan
-
-
 def summary(rows) -> dict[str, float]:
     """How many images are right, by student; how well failures were expected; the judge's own accuracy."""
     found, rows = {}, _plain(rows)
@@ -188,42 +175,7 @@ def _caption(row: dict[str, Any], place: int, total: int) -> str:
 def claims(rows) -> list:
     """The order and the product of the cube; how well failures are expected; and what more data and width bring."""
     rows = None if rows is None else _plain(rows)
-    star = None if rows is None else _cube(rows, "star")
-    every = None if rows is None else rows[rows["scenes"].isin(CUBE) & rows["unseen"]]
-    made = [
-        _claim(
-            "order",
-            "Unseen combinations at distance 1 come before those at distance 2 (doublings of steps to half of them)",
-            (OKAWA, "distance 1 first", "an interval above 0"),
-            star,
-            _later,
-            lambda low, high: low > 0,
-        ),
-        _claim(
-            "product",
-            "The accuracy at distance 2 is the product of its attributes' accuracies (difference)",
-            (OKAWA, f"within {CLOSE}", "-"),
-            star if star is not None and made_rows.tells(star) else None,
-            made_rows.off_product,
-            lambda low, high: high <= CLOSE,
-        ),
-        _claim(
-            "failing split",
-            "Where large ones are never seen apart from the rest, unseen large ones fail (accuracy, star less failing)",
-            (OKAWA, "fails", "it is the control"),
-            every,
-            functools.partial(made_rows.ahead, other="failing", only="large"),
-            lambda low, high: low > FAR,
-        ),
-        _claim(
-            "told apart",
-            "Networks with a vector for each factor make more unseen combinations than with one for all (accuracy)",
-            ("ours", "theirs are told apart", "an interval above 0"),
-            every,
-            functools.partial(made_rows.ahead, other="joined"),
-            lambda low, high: low > 0,
-        ),
-    ]
+    made = _of_cube(rows)
     for scenes in SCENES:
         told = None if rows is None else made_rows.students(rows, scenes)
         for name, least in (("rank", RANK), ("auroc", AUROC)):
@@ -252,6 +204,45 @@ def claims(rows) -> list:
                 )
             )
     return made
+
+
+def _of_cube(rows: Any) -> list[ledger.Claim]:
+    star = None if rows is None else _cube(rows, "star")
+    every = None if rows is None else rows[rows["scenes"].isin(CUBE) & rows["unseen"]]
+    return [
+        _claim(
+            "order",
+            "Unseen combinations at distance 1 come before those at distance 2 (doublings of steps to half of them)",
+            (OKAWA, "distance 1 first", "an interval above 0"),
+            star,
+            made_rows.later,
+            lambda low, high: low > 0,
+        ),
+        _claim(
+            "product",
+            "The accuracy at distance 2 is the product of its attributes' accuracies (difference)",
+            (OKAWA, f"within {CLOSE}", "-"),
+            star if star is not None and made_rows.tells(star) else None,
+            made_rows.off_product,
+            lambda low, high: high <= CLOSE,
+        ),
+        _claim(
+            "failing split",
+            "Where large ones are never seen apart from the rest, unseen large ones fail (accuracy, star less failing)",
+            (OKAWA, "fails", "it is the control"),
+            every,
+            functools.partial(made_rows.ahead, other="failing", only="large"),
+            lambda low, high: low > FAR,
+        ),
+        _claim(
+            "told apart",
+            "Networks with a vector for each factor make more unseen combinations than with one for all (accuracy)",
+            ("ours", "theirs are told apart", "an interval above 0"),
+            every,
+            functools.partial(made_rows.ahead, other="joined"),
+            lambda low, high: low > 0,
+        ),
+    ]
 
 
 def _claim(name: str, statement: str, about: tuple[str, str, str], frame: Any, statistic: Any, fine: Any) -> Any:

@@ -17,16 +17,15 @@ nearly none of the unseen instructions right are left out of these: there is not
 Command:  recombine run instructions --scale full
 Runtime:  full: 3.5 minutes on an H200, 7 on one that is shared; small: 3 minutes on two cores.
 Expected: the more is trained on, the more is followed; a rank correlation above .1 and counting's, not the control's.
-Measured: full (2026-11-16, 4 seeds, 40 students, who follow all train instructions but for one that misses a tenth): of
-          the answers to unseen ones .86 are right after 131 of 175 instructions, .76 after 87, .58 after 50, .03 after
-          17 (width 128); .23 after 50 in which two groups of operations are never mixed. What fails (32 students): from
-          the best read layer rank correlation .30 (.27 to .33), AUROC .67; the number of operations does better (.37),
-          rare pairs, too (.36), an untrained twin nearly (.27), the control not (.01). From all layers at once .59 (.57
-          to .61) and .85 (.84 to .87), among equally long ones .53: more than the number of operations, than the twin's
-          layers (.23), and the control has .03. The student's own doubt has more, .67: .77 where instructions are
-          random, but .37 where groups were never mixed, and there all layers have .60. The best read layer is the first
-          in 31 of 32; there operations of unseen instructions are read with an R2 of .80 to .99 also where most answers
-          are wrong: to know what is asked is not to do it.
+Measured: full (2026-11-16, 4 seeds, 40 students): of the answers to unseen ones .86 are right after 131 of 175
+          instructions, .58 after 50, .03 after 17 (width 128); .23 after 50 in which two groups of operations are never
+          mixed. What fails (32 students): from the best read layer rank correlation .30 (.27 to .33), AUROC .67; the
+          number of operations does better (.37), rare pairs, too (.36), an untrained twin nearly (.27), the control not
+          (.01). From all layers at once .59 (.57 to .61) and .85 (.84 to .87), among equally long ones .53: more than
+          the number of operations, than the twin's layers (.23), and the control has .03. The student's own doubt has
+          more, .67: .77 where instructions are random, but .37 where groups were never mixed, and there all layers have
+          .60. The best read layer is the first in 31 of 32, read with an R2 of .80 to .99 also where most answers are
+          wrong: to know what is asked is not to do it.
 """
 
 import importlib
@@ -242,9 +241,8 @@ def _composing(who: Any) -> list[ledger.Claim]:
     ]
     found = []
     for name, statement, rows, statistic, source, published, control in told:
-        least = WORKS if name == "composes" else 0
         shared = {"name": name, "statement": statement, "source": source, "published": published, "control": control}
-        found.append(_judged(rows, statistic, lambda low, high, least=least: low > least, **shared))
+        found.append(_judged(rows, statistic, _above(WORKS if name == "composes" else 0), **shared))
     return found
 
 
@@ -257,48 +255,44 @@ def _ranking(ranked: Any) -> list[ledger.Claim]:
     many = "activations rank unseen instructions better than how many operations they name"
     twin = "activations rank unseen instructions better than those of an untrained twin that reads the same sentences"
     whole = "a probe of all layers at once ranks unseen instructions better than"
-    best, length, its = (
-        f"{whole} one of the best read layer",
-        f"{whole} their number of operations",
-        "an untrained twin's",
-    )
     joined = "a probe of all layers at once tells which unseen instructions fail"
-    same = (
-        "a probe of all layers at once also ranks unseen instructions with equally many operations, the largest number"
-    )
+    same = "a probe of all layers at once also ranks unseen instructions with equally many operations, the most"
     mixed_up = "a probe of all layers at once, of another instruction's operations, predicts nothing (rank correlation)"
     other = "probes of another instruction's operations predict nothing (rank correlation)"
     doubt = "activations rank unseen instructions better than how unlikely the student itself holds its answers"
     mine, all_of = _mean("answer/spearman"), _mean("whole/spearman")
+    gains, nothing = _above(0), lambda low, high: low > -NONE and high < NONE
     told: list[tuple[str, str, Any, Any]] = [
-        ("ranked", f"{read} (rank correlation)", mine, lambda low, high: low > NONE),
-        ("ranked well", well, mine, lambda low, high: low > STRONG),
-        ("told apart", apart, _mean("answer/auroc"), lambda low, high: low > TOLD),
-        ("equally long", long, _mean("answer/longest/spearman"), lambda low, high: low > NONE),
-        ("beyond counting", rare, _mean("answer/spearman", "rarity/spearman"), lambda low, high: low > 0),
-        ("beyond length", many, _mean("answer/spearman", "length/spearman"), lambda low, high: low > 0),
-        ("beyond the text", twin, _mean("answer/spearman", "twin/spearman"), lambda low, high: low > 0),
-        ("beyond its doubt", doubt, _mean("answer/spearman", "doubt/spearman"), lambda low, high: low > 0),
-        ("all layers", best, _mean("whole/spearman", "answer/spearman"), lambda low, high: low > 0),
-        ("all, ranked well", f"{joined}, rank correlation above {STRONG:g}", all_of, lambda low, high: low > STRONG),
-        ("all, told apart", f"{joined}, AUROC above {TOLD:g}", _mean("whole/auroc"), lambda low, high: low > TOLD),
-        ("all, equally long", same, _mean("whole/longest/spearman"), lambda low, high: low > NONE),
-        ("all, counting", f"{whole} rare pairs", _mean("whole/spearman", "rarity/spearman"), lambda low, high: low > 0),
-        ("all, doubt", f"{whole} doubt", _mean("whole/spearman", "doubt/spearman"), lambda low, high: low > 0),
-        ("all, length", length, _mean("whole/spearman", "length/spearman"), lambda low, high: low > 0),
-        ("all, text", f"{whole} {its}", _mean("whole/spearman", "whole twin/spearman"), lambda low, high: low > 0),
-        ("all, control", mixed_up, _mean("whole control/spearman"), lambda low, high: low > -NONE and high < NONE),
-        ("control", other, _mean("control/spearman"), lambda low, high: low > -NONE and high < NONE),
+        ("ranked", f"{read} (rank correlation)", mine, _above(NONE)),
+        ("ranked well", well, mine, _above(STRONG)),
+        ("told apart", apart, _mean("answer/auroc"), _above(TOLD)),
+        ("equally long", long, _mean("answer/longest/spearman"), _above(NONE)),
+        ("beyond counting", rare, _mean("answer/spearman", "rarity/spearman"), gains),
+        ("beyond length", many, _mean("answer/spearman", "length/spearman"), gains),
+        ("beyond the text", twin, _mean("answer/spearman", "twin/spearman"), gains),
+        ("beyond its doubt", doubt, _mean("answer/spearman", "doubt/spearman"), gains),
+        ("all layers", f"{whole} one of the best read layer", _mean("whole/spearman", "answer/spearman"), gains),
+        ("all, ranked well", f"{joined}, rank correlation above {STRONG:g}", all_of, _above(STRONG)),
+        ("all, told apart", f"{joined}, AUROC above {TOLD:g}", _mean("whole/auroc"), _above(TOLD)),
+        ("all, equally long", same, _mean("whole/longest/spearman"), _above(NONE)),
+        ("all, counting", f"{whole} rare pairs", _mean("whole/spearman", "rarity/spearman"), gains),
+        ("all, doubt", f"{whole} the student's doubt", _mean("whole/spearman", "doubt/spearman"), gains),
+        ("all, length", f"{whole} their length", _mean("whole/spearman", "length/spearman"), gains),
+        ("all, text", f"{whole} its untrained twin", _mean("whole/spearman", "whole twin/spearman"), gains),
+        ("all, control", mixed_up, _mean("whole control/spearman"), nothing),
+        ("control", other, _mean("control/spearman"), nothing),
     ]
-    about = {"ranked": (SOURCE, "prompts of image models: decodability goes with success")}
-    found = []
+    theirs, found = {"source": SOURCE, "published": "prompts of image models: decodability goes with success"}, []
     for name, statement, statistic, passes in told:
         is_one = name.endswith("control")
-        source, published = about.get(name, ("control" if is_one else "ours", ""))
-        shared = {"name": name, "statement": statement, "source": source, "published": published}
-        shared["control"] = "is one" if is_one else "the control below"
-        found.append(_judged(ranked, statistic, passes, **shared))
+        ours = {"source": "control" if is_one else "ours", "published": ""} | (theirs if name == "ranked" else {})
+        shared = {"name": name, "statement": statement, "control": "is one" if is_one else "the control below"}
+        found.append(_judged(ranked, statistic, passes, **shared, **ours))
     return found
+
+
+def _above(least: float) -> Any:
+    return lambda low, high: low > least
 
 
 def _judged(rows: Any, statistic: Any, passes: Any, **told: Any) -> ledger.Claim:

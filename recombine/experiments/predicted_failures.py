@@ -51,6 +51,7 @@ SIZES = {
     "small": {"Hyperteacher": ((32, 128), (0.25, 0.5, 0.75, 0.9)), "PreferenceGrid": ((128,), (0.5, 0.9))},
     "full": {"Hyperteacher": ((128, 1024), (0.5, 0.75, 0.9, 0.95)), "PreferenceGrid": ((1024,), (0.75, 0.95))},
 }
+FAMILIES = dict.fromkeys(SIZES["full"], "family")
 DRAWS = {"Hyperteacher": 4, "PreferenceGrid": 16}  # of a task's weights, with the points of an evaluation each
 WORKS = 0.9  # of its own seen score, on unseen tasks: what such a student does we call generalising
 WORST = 0.05  # of a student's train tasks are worse than what counts as failed
@@ -237,86 +238,43 @@ def figures(rows) -> dict[str, Any]:
 def claims(rows) -> list[ledger.Claim]:
     """Rankings better than chance and than counting, the control, and whether probabilities can be believed."""
     last = None if rows is None else _last(rows)
+    kinds = {"does not generalise": "student", "generalises": "student"}
+    mine = {name: None if last is None else last[last[of] == name] for name, of in (FAMILIES | kinds).items()}
     found = []
-    for column, names in (("family", tuple(SIZES["full"])), ("student", ("does not generalise", "generalises"))):
-        found += [_ranked(name, None if last is None else last[last[column] == name]) for name in names]
-    for by in ("decoding", "whole"):
-        found += [_counted(name, None if last is None else last[last["family"] == name], by) for name in SIZES["full"]]
-    for name in ("does not generalise", "generalises"):
-        found.append(_beyond(name, None if last is None else last[last["student"] == name]))
-    found += [_control(last, name) for name in ("control", "whole control")]
+    for name in mine:
+        students = f"{name} students" if name in FAMILIES else f"a student that {name}"
+        statement = f"{students}: unseen tasks whose modules are read badly have the larger errors (rank correlation)"
+        published = "prompts of image models: decodability goes with success"
+        about = {"source": SOURCE, "published": published, "control": "the control below"}
+        found.append(_judged(mine[name], "decoding", None, _above(NONE), name=name, statement=statement, **about))
+    for by, who, told in (("decoding", "", "activations rank"), ("whole", ", all layers", "all layers at once rank")):
+        for name in FAMILIES:
+            statement = f"{name}: {told} unseen tasks better than how rare their pairs are in training"
+            about = {"name": f"{name}{who}, beyond counting", "control": "the baseline sees no activation"}
+            found.append(_judged(mine[name], by, "support", _above(0), statement=statement, **about))
+    for name in kinds:
+        statement = f"a student that {name}: all layers at once rank unseen tasks better than the best read layer"
+        about = {"name": f"{name}, all layers", "source": "ours, as in `instructions`", "control": "the control below"}
+        found.append(_judged(mine[name], "whole", "decoding", _above(0), statement=statement, **about))
+    for by, all_of in (("control", ""), ("whole control", ", of all layers at once,")):
+        statement = f"probes{all_of} of another task's modules predict nothing (rank correlation)"
+        about = {"name": by, "statement": statement, "source": "control", "control": "is one"}
+        found.append(_judged(last, by, None, lambda low, high: low > -NONE and high < NONE, **about))
     return [*found, *(_calibrated(name, last) for name in ("train", "judged"))]
 
 
-def _judged(rows: Any, statistic: Any, passes: Any, **told: Any) -> ledger.Claim:
-    enough = rows is not None and rows["seed"].nunique() > 1
-    return ledger.judged(rows if enough else None, statistic, passes, **told)
+def _above(least: float) -> Any:
+    return lambda low, high: low > least
 
 
-def _ranked(who: str, mine: Any) -> ledger.Claim:
-    students = f"{who} students" if who in SIZES["full"] else f"a student that {who}"
-    return _judged(
-        mine,
-        _mean("decoding/spearman"),
-        lambda low, high: low > NONE,
-        name=who,
-        statement=f"{students}: unseen tasks whose modules are read badly have the larger errors (rank correlation)",
-        source=SOURCE,
-        published="prompts of image models: decodability goes with success",
-        control="the control below",
-    )
+def _judged(mine: Any, by: str, minus: str | None, passes: Any, score: str = "spearman", **told: Any) -> ledger.Claim:
+    enough = mine is not None and mine["seed"].nunique() > 1
+    statistic = _mean(f"{by}/{score}", minus and f"{minus}/{score}")
+    return ledger.judged(mine if enough else None, statistic, passes, **({"source": "ours", "published": ""} | told))
 
 
-def _counted(family: str, mine: Any, by: str) -> ledger.Claim:
-    name, told = ("", "activations rank") if by == "decoding" else (", all layers", "all layers at once rank")
-    return _judged(
-        mine,
-        _mean(f"{by}/spearman", "support/spearman"),
-        lambda low, high: low > 0,
-        name=f"{family}{name}, beyond counting",
-        statement=f"{family}: {told} unseen tasks better than how rare their pairs are in training",
-        source="ours",
-        published="",
-        control="the baseline sees no activation",
-    )
-
-
-def _beyond(who: str, mine: Any) -> ledger.Claim:
-    return _judged(
-        mine,
-        _mean("whole/spearman", "decoding/spearman"),
-        lambda low, high: low > 0,
-        name=f"{who}, all layers",
-        statement=f"a student that {who}: all layers at once rank unseen tasks better than the best read layer",
-        source="ours, as in `instructions`",
-        published="",
-        control="the control below",
-    )
-
-
-def _control(last: Any, by: str) -> ledger.Claim:
-    all_of = ", of all layers at once," if by != "control" else ""
-    return _judged(
-        last,
-        _mean(f"{by}/spearman"),
-        lambda low, high: low > -NONE and high < NONE,
-        name=by,
-        statement=f"probes{all_of} of another task's modules predict nothing (rank correlation)",
-        source="control",
-        published="",
-        control="is one",
-    )
-
-
-def _calibrated(name: str, last: Any) -> ledger.Claim:
-    told = {"train": "train tasks", "judged": "a fifth of the unseen tasks"}[name]
-    return _judged(
-        last,
-        _mean(f"{name}/calibration_error"),
-        lambda low, high: high < OFF,
-        name=f"calibrated on {told}",
-        statement=f"probabilities of a failure that were calibrated on {told} hold on (the other) unseen ones",
-        source="ours",
-        published="",
-        control="the other of the two",
-    )
+def _calibrated(by: str, last: Any) -> ledger.Claim:
+    told = {"train": "train tasks", "judged": "a fifth of the unseen tasks"}[by]
+    statement = f"probabilities of a failure that were calibrated on {told} hold on (the other) unseen ones"
+    about = {"name": f"calibrated on {told}", "statement": statement, "control": "the other of the two"}
+    return _judged(last, by, None, lambda low, high: high < OFF, score="calibration_error", **about)

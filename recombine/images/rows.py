@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from recombine.claims import needed
+
 FAILED = 0.5  # a combination fails if fewer of its images are right
 TOLD = 0.2  # of the images must be right for the product of accuracies to say anything
 KEYS = ["scenes", "num_train", "width", "seed"]
@@ -42,6 +44,19 @@ def together(rows: Any, name: str, who: str = "expected") -> float:
     unseen = rows[rows["unseen"]]
     rank, auroc = ranked(unseen[who], 1 - unseen["right"])
     return rank if name == "rank" else auroc
+
+
+def emerges(rows: Any, distance: int) -> float:
+    """The logarithm of the steps of training after which half of the images at a distance are right; where the last
+    step does not bring them, one doubling more."""
+    near = rows[rows["distance"] == distance].groupby("trained_for")["right"].mean()
+    return float(np.log2(min(needed(near.index, near, 0.5), 2 * near.index.max()))) if len(near) else np.nan
+
+
+def later(rows: Any) -> float:
+    """How many doublings of training distance 2 comes after distance 1; if that does not come, nothing is told."""
+    first, never = emerges(rows, 1), np.log2(2 * rows["trained_for"].max()) if len(rows) else np.nan
+    return emerges(rows, 2) - first if first < never else np.nan
 
 
 def off_product(rows: Any) -> float:
