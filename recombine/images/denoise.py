@@ -74,9 +74,8 @@ class Shape(NamedTuple):
         scenes, optimizer = self.scenes, _optimizer(self.num_steps)
 
         def start(keys: Array) -> Any:
-            params: Any = jax.vmap(lambda key: UNet(jax.random.fold_in(key, 0), self.width, scenes.blocks, self.told))(
-                keys
-            )
+            about = self.width, scenes.blocks, self.told
+            params: Any = jax.vmap(lambda key: UNet(jax.random.fold_in(key, 0), *about))(keys)
             return params, params, jax.vmap(optimizer.init)(params)
 
         def one(params: Any, mean: Any, moments: Any, i: Array, key: Array, codes: Array, num: Array) -> Any:

@@ -132,7 +132,7 @@ class Together(eqx.Module):
 
 
 class Apart(eqx.Module):
-    """The sum of a vector of the noise level and one of each factor: no factor changes what another one does."""
+    """The sum of a vector of the noise level and one of each factor: no factor changes what another one adds."""
 
     first: tuple[eqx.nn.Linear, ...]
     then: tuple[eqx.nn.Linear, ...]

@@ -62,9 +62,8 @@ class Store:
             return
         self.capacity = self.filled  # what comes now comes after it
         for name, part in rows.items():
-            self.parts[name].append(
-                part.copy() if isinstance(part.base, np.ndarray) else part
-            )  # no block of several layers
+            shared = isinstance(part.base, np.ndarray)  # with other layers, in a block that is not to be kept
+            self.parts[name].append(part.copy() if shared else part)
             self.in_memory += part.nbytes
         if self.in_memory > self.max_memory:
             self._spill()

@@ -48,7 +48,7 @@ def test_a_network_begins_with_no_noise_and_shows_every_level(told):
 
 
 @pytest.mark.parametrize(("told", "adds_up"), [("apart", True), ("together", False)])
-def test_what_a_factor_does_depends_on_others_unless_it_is_told_apart(told, adds_up):
+def test_what_a_factor_adds_depends_on_others_unless_it_is_told_apart(told, adds_up):
     tell = TELL[told](iter(jax.random.split(new_key(0), 8)), (2, 1), 32)
     waves = jnp.ones(2 * WAVES)
     shape, other, small, large = jnp.array([1.0, 0]), jnp.array([0, 1.0]), jnp.array([0.0]), jnp.array([1.0])

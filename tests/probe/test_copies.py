@@ -72,8 +72,11 @@ def test_the_next_batch_is_begun_before_one_is_waited_for(elsewhere, monkeypatch
     assert not sender.under_way
 
 
-def test_one_batch_alone_is_waited_for():
+def test_one_batch_alone_is_waited_for(elsewhere, monkeypatch):
+    far = Far()
+    monkeypatch.setattr(copies, "_places", lambda rows: {far: rows})
     equal(copies.to_cpu(batch(3)), 3)
+    assert elsewhere == ["begun", "waited"]
 
 
 @pytest.mark.parametrize("known", [True, False])
