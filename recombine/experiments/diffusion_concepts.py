@@ -212,7 +212,7 @@ def _of_cube(rows: Any) -> list[ledger.Claim]:
     return [
         _claim(
             "order",
-            "Unseen combinations at distance 1 come before those at distance 2 (doublings of steps to half of them)",
+            "Unseen combinations at distance 1 come before distance 2 (doublings of steps to half; never: one more)",
             (OKAWA, "distance 1 first", "an interval above 0"),
             star,
             made_rows.later,

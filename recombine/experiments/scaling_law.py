@@ -19,7 +19,7 @@ fewest already do, it is not known: such an M is left out of the fits and counte
 train tasks connect M modules only if n(K-1)+1 >= M) are 1,236 of the 2,700 published ones: `impossible(scale)` lists
 them, `runs` leaves them out. Held-out numbers are rounded down, as that count implies. Of the others `runs` has those
 from which a crossing can be read: 1 to 20 train tasks a module (the curves of the largest M were trained whole, the
-MLP's crosses at 7 and is flat from 20 on), for transformers, which cross at 4.4 or fewer there and take 2.5 times as
+MLP's crosses at 7 and is flat from 20 on), for transformers, which cross at 4.6 or fewer there and take 2.5 times as
 long, .75 to 9, and every second M. `spared(scale)` lists the rest. Student by student the largest M come first: half a
 sweep tells what it can.
 
