@@ -121,7 +121,7 @@ def test_conclusions_from_the_committed_rows():
     assert {name: claim.verdict for name, claim in claims_of(rows).items()} == {
         "rare": "reproduced",
         "unmixed": "reproduced",
-        "confounded": "reproduced",
+        "confounded": "not reproduced",  # at full scale; at small scale it was, by .03
         "unspanned": "not reproduced",  # a pair that spans is not better than any other
         "unspanned, all ones": "not reproduced",
         "control: balanced": "reproduced",

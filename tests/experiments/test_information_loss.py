@@ -71,12 +71,12 @@ def test_tiny_runs_end_to_end():
 def test_conclusions_from_the_committed_rows():
     table = rc.Table(RESULTS)
     rows = table.read()
-    assert set(rows["run"]) <= set(map(identity, information_loss.runs(table.meta()["scale"])))
+    assert set(rows["run"]) == set(map(identity, information_loss.runs(table.meta()["scale"])))
     found = information_loss.summary(rows)
     assert found["all tasks: code, fails"] > 0.99, "they are told all modules"
     assert abs(found["all tasks: gap of untrained twins"]) < 0.05, "one decoder for all: no gap before training"
     assert found["all tasks: gap"] < 0, "with such a decoder, those that fail tell more"
-    assert min(found["students: fails"], found["students: generalises"]) >= 3
+    assert min(found["students: fails"], found["students: generalises"]) >= 7
     assert {claim.name: claim.verdict for claim in information_loss.claims(rows)} == {
         "lost by those that fail, decoder of train tasks": "reproduced",  # at small scale, twins have the same gap
         "lost by those that fail, decoder of all tasks": "not reproduced",  # it is the decoder that lacked tasks
