@@ -139,6 +139,12 @@ def test_every_verdict_comes_out_again(name):
     assert set(cells) - {"not yet run"}, "the table is of use"
 
 
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_tell_what_their_experiments_do(name):
+    told = Table(RESULTS / f"{name}.parquet").meta()["description"]
+    assert told == (find.experiment(name).__doc__ or "").strip(), "run it with --finished: pages are made of this"
+
+
 def test_the_page_has_every_experiment():
     assert re.findall(r"^## (\w+)$", PAGE, re.MULTILINE) == ["Verdicts", *find.names("experiments")]
 

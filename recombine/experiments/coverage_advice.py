@@ -12,12 +12,12 @@ side, with drawn weights and with all ones. Balanced: the control. As many are a
 else a few. Random ones are drawn from all that advice could choose from, several times for each seed.
 
 Command:  recombine run coverage_advice --scale small
-Runtime:  4 minutes on 2 busy cores; full: 4.4 minutes on one H200.
+Runtime:  4 minutes on 2 busy cores; full: 4.2 minutes on one H200.
 Expected: more R2 on the same unseen tasks with suggested combinations than with random ones; no difference (within .02)
           where the train set is balanced.
 Measured: full (2026-11-16, M=16, 4x1024, 5 seeds): with nothing, random and suggested combinations added, rare .945,
           .965 and .973 (ahead by .008, .006 to .010), unmixed .513, .655 and .678 (ahead by .023, .008 to .047),
-          balanced .986, .987 and .988. Not reproduced: confounded .897, .917 and .911 (behind by .005, .001 to .012),
+          balanced .986, .987 and .988. Not reproduced: confounded .897, .917 and .911 (behind by .005, .001 to .011),
           unspanned .572, .595 and .600 (-.011 to .013), with all ones .302, .319 and .308.
           small (2026-11-16, M=12, 3 seeds): with nothing, random and suggested combinations added, rare .72, .78 and
           .81 (ahead by .026, .018 to .041), unmixed .44, .53 and .61 (ahead by .079, .059 to .111), confounded .51, .56

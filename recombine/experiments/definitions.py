@@ -143,7 +143,7 @@ def _needed(size: int, num_hot: int, seed: int) -> dict[str, Any]:
     if last.empty:
         return {"state": "missing"}
     last["total"] = last["support/num_train"] + last["support/num_test"]
-    target = scaling_law.TARGETS[table.meta()["scale"]]
+    target = scaling_law.TARGETS[table.meta()["scale"]][0]
     (found,) = ledger.crossings(last, ["total"], scaling_law.SCORE, target).to_dict("records")
     return {"needed": found["needed"], "total": found["total"], "state": found["state"], "target": target}
 

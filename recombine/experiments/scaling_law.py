@@ -1,8 +1,8 @@
 """How many train tasks does compositional generalization need, as the number of modules grows?
 
 Claim: the number of train tasks needed grows sub-exponentially with the number of all tasks (arXiv 2507.07207, section
-3: the scaling law, MLP and transformer, balanced support). Here: the tasks needed for a test R2 of TARGETS, for each K,
-student and seed, and laws that are compared by what they predict for numbers of modules that they were not fitted to.
+3: the scaling law, MLP and transformer, balanced support). Here: the tasks needed for a test R2 of .95 (.9 and .97 must
+agree), for each K, student and seed, and laws compared by what they predict for numbers of modules not fitted to.
 
     power of the total     n = a N^b      N tasks in all; b below 1: an ever smaller share of them is enough
     polynomial in M        n = a M^b
@@ -11,33 +11,32 @@ student and seed, and laws that are compared by what they predict for numbers of
 
 At a fixed K the total N is itself a polynomial in M, so needing at most N tasks is "sub-exponential in M" whatever the
 student does: that alone says nothing. What can fail is the power of the total (b below 1, or a fixed share predicts as
-well), and over the M at hand the exponential could still predict best. Laws are fitted to log n for each K apart, to
-all but the two largest M and then to all but each one, and scored by their error at the M left out.
+well; for K = 5 and 6 b could hardly be 1 within the runs below, for K = 4 it could), and over the M at hand the
+exponential could still predict best. Laws are fitted to log n for each K apart, to all but the two largest M and then
+to all but each one, and scored by their error at the M left out.
 
 A number needed is measured where the curve of R2 crosses the target. Where the most tasks do not reach it, or the
 fewest already do, it is not known: such an M is left out of the fits and counted in the summary. Impossible runs (n
 train tasks connect M modules only if n(K-1)+1 >= M) are 1,236 of the 2,700 published ones: `impossible(scale)` lists
 them, `runs` leaves them out. Held-out numbers are rounded down, as that count implies. Of the others `runs` has those
-from which a crossing can be read: 1 to 20 train tasks a module (the curves of the largest M were trained whole, the
-MLP's crosses at 7 and is flat from 20 on), for transformers, which cross at 4.6 or fewer there and take 2.5 times as
-long, .75 to 9. `spared(scale)` lists the rest. Student by student the largest M come first: half a sweep tells what it
-can.
+from which a crossing can be read: 1 to 20 train tasks a module (the MLP's curves of M=28 were trained whole: they cross
+at 7 and are flat from 20 on), for transformers, which cross at 4.6 or fewer there, .75 to 9. `spared(scale)` lists the
+rest. Student by student the largest M come first: half a sweep tells what it can.
 
 Command:  recombine run scaling_law --scale small
-Runtime:  3 minutes on 2 cores; full: on an H200 about 1.7 s for a run of an MLP and 4 s for one of a transformer.
+Runtime:  3 minutes on 2 cores; full: on an H200 about 2.5 s for a run of an MLP and 4 s for one of a transformer.
 Expected: b below 1 for every K; the exponential worse than both others at the M left out.
-Measured: full (2026-11-16, MLP, R2 .95, 3 seeds; 87 of 90 curves cross): b is .41 (.39 to .43) with K=4, .34 with K=5
-          and .31 with K=6; as a polynomial M^1.6, M^1.7 and M^1.9. With M=28 and K=4, 5 and 6 students need 192, 157
-          and 140 tasks of 24,157, 122,437 and 499,177. The exponential misses more at each M left out (.10 in log n,
-          the power and the polynomial .07; margin .03, .02 to .03); at the two largest at once by .02, but not for
-          every choice of seeds (-.02 to .04): not reproduced. A fixed share misses by 1.4. Transformers (89 of 90
-          curves cross) need fewer tasks than MLPs from M=18 on (with M=28 111, 81 and 85), below that as many or more
-          (M=12, K=5: 53 to 34), so that modules cost them less: b is .20 (.13 to .23), .14 and .14, as a polynomial
-          M^.8, M^.7 and M^.9. Their seeds differ by more than laws do: the exponential misses .21 at each M left out,
-          the others .20, at the two largest .18 and .17 (not reproduced); the fixed share misses by 2.2. small
-          (2026-11-15, MLP, M 6 to 12, R2 .8, 3 seeds): b is .85 (.81 to .89) with K=3 and .57 with K=4; four M cannot
-          tell the laws apart (at the two largest the exponential misses by .12, the power by .15, the polynomial by
-          .17).
+Measured: full (2026-11-16, R2 .95, 3 seeds; 87 of 90 curves of MLPs cross): b is .41 (.39 to .43) with K=4, .34 with
+          K=5 and .31 with K=6, at most .41 for R2 .9 and .97; as a polynomial M^1.6, M^1.7 and M^1.9. With M=28 and
+          K=4, 5 and 6 students need 192, 157 and 140 tasks of 24,157, 122,437 and 499,177. A fixed share misses by 1.4
+          in log n at the two largest M. Whether the exponential is worse (not reproduced) depends on what is asked: at
+          each M left out it misses .026 more for R2 .95, .021 for .97, but .001 less for .9. Transformers (89 of 90
+          curves cross) need fewer tasks than MLPs from M=18 on (with M=28 111, 81 and 85), with K=4 and 5 as many or
+          more up to 16 (M=12, K=5: 53 to 34), so that modules cost them less: b is .19 (.13 to .23), .14 and .14, as a
+          polynomial M^.8, M^.7 and M^.9. Their seeds differ by more than laws do: the exponential misses .21 at each M
+          left out, the others .20; the fixed share misses by 2.2. small (2026-11-15, MLP, M 6 to 12, R2 .8, 3 seeds): b
+          is .85 (.81 to .89) with K=3 and .57 with K=4; four M cannot tell the laws apart (at the two largest the
+          exponential misses by .12, the power by .15, the polynomial by .17).
 """
 
 import math
@@ -76,7 +75,8 @@ SIZES: dict[str, dict[str, Any]] = {
     "full": {"num_steps": 5000, "num_tasks": 512, "num_points": 4, "num_eval_tasks": 1024},
 }
 # R2 that counts as generalised: on seen tasks the students of small scale have about .9, those of full scale .99.
-TARGETS = {"tiny": 0.8, "small": 0.8, "full": 0.95}
+# Numbers and pictures are of the first; a claim must hold with each.
+TARGETS = {"tiny": (0.8,), "small": (0.8,), "full": (0.95, 0.9, 0.97)}
 # Learning rates by seen scores, on seeds that are not used here; those of transformers in `transformer_efficiency`.
 MODELS: dict[str, dict[Any, Fast]] = {
     "tiny": {MLP((8,)): Fast(), Transformer(1, 8, 2, 16): Fast(0.02)},
@@ -145,15 +145,15 @@ def _last(rows):
     return last
 
 
-def _crossings(rows, model: str):
+def _crossings(rows, model: str, target: float | None = None):
     """The tasks that a student needs, for each K, M and seed."""
-    last = _last(rows)
-    return ledger.crossings(last[last["model"] == model], ["K", "M", "total", "seed"], SCORE, TARGETS[_scale(rows)])
+    last, target = _last(rows), target or TARGETS[_scale(rows)][0]
+    return ledger.crossings(last[last["model"] == model], ["K", "M", "total", "seed"], SCORE, target)
 
 
-def _known(rows, model: str):
+def _known(rows, model: str, target: float | None = None):
     """The numbers that were measured, for each K with enough of them; an M counts if all seeds have crossed."""
-    cells = _crossings(rows, model)
+    cells = _crossings(rows, model, target)
     crossed = (cells["state"] == "crossed").groupby([cells["K"], cells["M"]]).transform("sum")
     cells = cells[crossed == cells["seed"].nunique()]
     return cells[cells.groupby("K")["M"].transform("nunique") >= LEAST]
@@ -233,7 +233,7 @@ def _needed(rows, model: str):
         "M",
         "needed",
         by="K",
-        title=f"{model}: tasks needed for R² {TARGETS[_scale(rows)]}; laws without the two largest M",
+        title=f"{model}: tasks needed for R² {TARGETS[_scale(rows)][0]}; laws without the two largest M",
         x_title="modules M",
         y_title="train tasks needed",
     )
@@ -263,21 +263,24 @@ def claims(rows) -> list:
 
 
 def _claims(rows, model: str) -> list[ledger.Claim]:
-    known: Any = () if rows is None else _known(rows, model)
+    targets = TARGETS["full" if rows is None else _scale(rows)]
+    parts = [] if rows is None else [_known(rows, model, target).assign(target=target) for target in targets]
+    known: Any = pd.concat(parts) if parts else ()
+    missed = "An exponential in M misses the tasks needed at {} more than the other laws (RMS of log n)"
     told = {
         "power": (
-            power,
+            lambda cells: max(power(one) for _, one in cells.groupby("target")),
             "Tasks needed grow as a power below 1 of all tasks (the largest power of all K)",
             "a fixed share of all tasks must predict worse",
         ),
         "largest M": (
-            lambda cells: margin(cells, largest=True),
-            "An exponential in M misses the tasks needed at the two largest M more than the other laws (RMS of log n)",
+            lambda cells: min(margin(one, largest=True) for _, one in cells.groupby("target")),
+            missed.format("the two largest M"),
             "the exponential must fail",
         ),
         "each M": (
-            lambda cells: margin(cells, largest=False),
-            "An exponential in M misses the tasks needed at each M left out more than the other laws (RMS of log n)",
+            lambda cells: min(margin(one, largest=False) for _, one in cells.groupby("target")),
+            missed.format("each M left out"),
             "the exponential must fail",
         ),
     }
@@ -286,9 +289,11 @@ def _claims(rows, model: str) -> list[ledger.Claim]:
         measured = interval = holds = None
         if len(known):
             measured, interval = statistic(known), bootstrap.over_seeds(known, statistic)
-            control_fails = error(known, SHARE, largest=True) > error(known, POWER, largest=True)
+            of_each = [one for _, one in known.groupby("target")]
+            control_fails = all(error(one, SHARE, largest=True) > error(one, POWER, largest=True) for one in of_each)
             holds = interval[1] < 1 and control_fails if name == "power" else interval[0] > 0
         judged = ", ".join(f"{k:g}" for k in sorted(known["K"].unique())) if len(known) else ""
-        names = f"{model}: {name}", f"{statement}; {model}" + f", K = {judged}" * bool(judged)
+        told_of = f"{model}, the worst of R2 {', '.join(f'{target:g}' for target in sorted(targets))}"
+        names = f"{model}: {name}", f"{statement}; {told_of}" + f"; K = {judged}" * bool(judged)
         made.append(ledger.Claim(*names, SOURCE, "sub-exponential growth", measured, holds, control, interval))
     return made

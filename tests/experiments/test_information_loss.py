@@ -11,16 +11,18 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results" / "information_loss.par
 LAYERS = ("code", "pre0", "hidden0", "pre1", "hidden1", "output")
 
 
-def rows_of(works, fails, twins=None):
+def rows_of(works, fails, twins=None, spread=0.0):
     """Rows of the full sweep: up to 50% held out generalise; what each layer tells is given for both kinds, and for
-    their untrained twins, which tell everything unless said otherwise."""
+    their untrained twins, which tell everything unless said otherwise. Of trained students every second seed tells
+    `spread` more, the others less."""
     made = []
     for run in information_loss.runs("full"):
         good = run.frac_test <= 0.5
         told = (works, fails) if run.recipe.learning_rate else twins or ((1,) * 6, (1,) * 6)
         told = told[0 if good else 1]
+        own = (-1) ** run.seed * spread * (1 if good else -1) if run.recipe.learning_rate else 0.0
         scores = {
-            f"{probe}/{layer}/test/r2": value
+            f"{probe}/{layer}/test/r2": value + own
             for probe in information_loss.DECODERS.values()
             for layer, value in zip(LAYERS, told, strict=True)
         }
@@ -47,6 +49,26 @@ def test_what_is_lost_is_measured_behind_the_first_layer():
     lost, kept = found["lost by those that fail, decoder of all tasks"], found["kept by those that generalise"]
     assert (lost.measured, lost.verdict) == (pytest.approx((0.35 + 0.53) / 2), "reproduced")
     assert (kept.measured, kept.verdict) == (pytest.approx(0.93), "reproduced")
+
+
+def test_what_twins_lack_is_subtracted_whichever_way():
+    found = claims_of(rows_of(KEPT, LOST, (LOST, KEPT)))
+    assert found["lost by those that fail, decoder of all tasks"].measured == pytest.approx(0.35 + 0.53)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.05, 0.2])
+def test_the_whole_interval_must_be_beyond_the_mark(spread):
+    """A gap of .1 in the mean (the mark is .05), and .93 kept (.9)."""
+    near = (1, 1, 0.9, 0.85, 0.83, 0)
+    found = claims_of(rows_of(KEPT, near, spread=spread))
+    lost, kept = found["lost by those that fail, decoder of all tasks"], found["kept by those that generalise"]
+    assert lost.measured == pytest.approx(0.1)
+    assert kept.measured == pytest.approx(0.93)
+    wanted = "reproduced" if spread == 0 else "not reproduced"
+    assert (lost.verdict, kept.verdict) == (wanted, wanted), (lost.interval, kept.interval)
+    if spread == 0.05:
+        assert 0 < lost.interval[0] < 0.05, "above 0, and below the mark"
+        assert kept.interval[0] < 0.9 < kept.interval[1]
 
 
 def test_without_a_gap_nothing_is_shown():
