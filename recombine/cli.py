@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from recombine import instrument
-from recombine.terminal import Json, digits, leaving, show, tell
+from recombine.terminal import Json, digits, leaving, show, tell, telling
 
 if TYPE_CHECKING:
     from recombine.runner import Order
@@ -219,8 +219,11 @@ def claims(
     results = results or RESULTS
     require(bool(run) or results.is_dir(), f"there are no result tables in {results}: name their folder with --results")
     if page is not None:
-        return tell(json_, {"page": str(record.write(results, page))}, [f"Page: {page}"])
-    found = record.train(run, scale or "small", quiet=json_) if run else record.read(names or (), results)
+        with telling(not json_) as step:
+            record.write(results, page, step)
+        return tell(json_, {"page": str(page)}, [f"Page: {page}"])
+    with telling(not json_ and run is None) as step:
+        found = record.train(run, scale or "small", json_) if run else record.read(names or (), results, step)
     told = json.loads(str(found.to_json(orient="records")))
     tell(json_, {"claims": told}, record.lines(found.to_dict("records"), Console().width))
 

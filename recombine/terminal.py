@@ -3,11 +3,13 @@
 import contextlib
 import json
 import math
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table as RichTable
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts instead of text.")]
@@ -41,6 +43,21 @@ def leaving() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+@contextlib.contextmanager
+def telling(shown: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """What tells a person at a terminal which step a command is at, of how many; gone when it is done."""
+    columns = TextColumn("{task.description}"), BarColumn()
+    hidden = not (shown and sys.stderr.isatty())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=hidden) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def tell(text: str, number: int, total: int) -> None:
+            told = f"{text}, {number} of {total}"
+            bar.update(task, description=told, total=total, completed=number - 1, refresh=True)
+
+        yield tell
 
 
 def digits(value: Any) -> str:

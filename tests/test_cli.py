@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -164,6 +165,18 @@ def test_claims_come_from_the_committed_tables(call):
     assert code == 0
     assert re.findall(r"^(\w+): ", out, re.MULTILINE) == ["quickstart", "modularity"], "only these"
     assert re.search(r"^\d claims: \d reproduced.*; device time: .* on ", out.splitlines()[-1])
+
+
+def test_claims_tell_a_terminal_how_far_they_are(call, monkeypatch):
+    _, out, err = call("claims", "modularity", "quickstart")
+    assert err == "", "nobody looks"
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    code, told, err = call("claims", "modularity", "quickstart")
+    assert code == 0
+    assert "judging quickstart, 2 of 2" in err
+    assert err.index("judging modularity, 1 of 2") < err.index("judging quickstart, 2 of 2")
+    assert told == out, "nothing of it is in what is printed"
 
 
 JUDGED = """
