@@ -312,6 +312,46 @@ def test_output_that_cannot_be_written_or_read(call, tiny, tmp_path):
     assert part.stat().st_size == 100, "nothing is overwritten"
 
 
+def test_rows_go_to_no_folder_of_something_else(call, tiny, tmp_path):
+    for name in ("notes", "results/tiny-small"):  # the second is the default place
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "thesis.md").write_text("mine")
+        out = ["--out", name] if name == "notes" else []
+        refused(call("run", tiny, *out), f"{name} is not empty", "name a new folder with --out")
+        assert [path.name for path in (tmp_path / name).iterdir()] == ["thesis.md"], "nothing was written"
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / ".gitkeep").touch()
+    (tmp_path / "new" / "tensorboard").mkdir()  # what a run that was refused may leave
+    assert call("run", tiny, "--out", "new", "--json")[0] == 0
+    (tmp_path / "new" / "thesis.md").write_text("mine")
+    assert call("run", tiny, "--out", "new", "--json")[0] == 0, "a sweep's folder may hold other things too"
+
+
+@pytest.mark.parametrize("name", ["foo.csv", "foo.JSON", "foo.txt", "a/foo.md", "foo.PARQUET"])
+def test_a_file_name_does_not_become_a_folder(call, tiny, tmp_path, name):
+    refused(call("run", tiny, "--out", name), name, "would be a folder", f"{name.rsplit('.')[0]} say", ".parquet")
+    assert not (tmp_path / name).exists()
+
+
+def test_a_folder_may_have_a_dot_in_its_name(call, tiny, tmp_path):
+    assert call("run", tiny, "--out", "run.v2", "--json")[0] == 0
+    assert (tmp_path / "run.v2" / "rows").is_dir()
+
+
+@pytest.mark.parametrize("place", ["rows", "rows.parquet"])
+def test_a_folder_of_another_experiment_is_not_taken_over_silently(call, tiny, tmp_path, place):
+    assert "holds" not in call("run", tiny, "--out", place)[2]
+    (tmp_path / "other.py").write_text(TINY.replace("[0.3, 0.5]", "[0.4]"))
+    code, _, err = call("run", "other.py", "--out", place, "--json")
+    assert code == 0
+    assert err.splitlines()[0].startswith(
+        f"recombine: {place} holds tiny: its rows stay, but the report and the figures"
+    )
+    assert "name another --out" in err
+    assert json.loads(call("run", tiny, "--out", place, "--finished", "--json")[1])["runs"] == 4, "its rows stay"
+    assert "holds" not in call("run", tiny, "--out", place)[2], "it is the first one's again"
+
+
 def test_ctrl_c_keeps_what_is_finished(call, tiny, monkeypatch):
     from recombine import engine
 
