@@ -101,11 +101,15 @@ def perform(order: Order, quiet: bool = False) -> tuple[dict[str, Any], pd.DataF
         except Exception as error:
             done = "computing" if hasattr(module, "cells") else "training"
             raise _failure(done, error, table, Path(module.__file__ or "")) from error
+    there = set(rows["run"])
+    if len(there) < len(set(names)):
+        what, done = ("cells", "computed") if hasattr(module, "cells") else ("runs", "trained")
+        _say(f"{len(there)} of {len(set(names))} {what} are there; the others are not {done}")
     result = {
         "experiment": order.name,
         "out": str(order.place),
-        "runs": rows["run"].nunique(),
-        "programs": programs,
+        "runs": len(there),
+        "programs": len({program for name, program in programs.items() if name in there}),
         "seconds": round(time.perf_counter() - clock, 1),
         "summary": _of_rows(module, "summary", rows),
         "rows": len(rows),
@@ -140,11 +144,11 @@ def _tell_taken(order: Order, table: Table) -> None:
 
 
 class Work(NamedTuple):
-    """What makes the rows, the names of the runs (or cells) that they are of, and how many programs these need."""
+    """What makes the rows, the names of the runs (or cells) that they are of, and the program of each run."""
 
     rows: Callable[[], pd.DataFrame]
     names: list[str]
-    programs: int
+    programs: dict[str, Run]
 
 
 def _training(order: Order, table: Table, quiet: bool) -> Work:
@@ -163,7 +167,7 @@ def _training(order: Order, table: Table, quiet: bool) -> Work:
             about = _about(module, order, names)
             return train(runs, order.place, executor=executor, progress=not quiet, mirror=log, about=about)
 
-    return Work(rows, names, len(set(map(structure, runs))))
+    return Work(rows, names, dict(zip(names, map(structure, runs), strict=True)))
 
 
 def _computing(order: Order, table: Table, quiet: bool) -> Work:
@@ -186,7 +190,7 @@ def _computing(order: Order, table: Table, quiet: bool) -> Work:
         code = measure.code_of(Path(module.__file__ or ""))
         return measure.take(cells, one, table, _about(module, order, names), not quiet, code)
 
-    return Work(rows, names, 0)
+    return Work(rows, names, {})
 
 
 def _failure(done: str, error: Exception, table: Table, file: Path) -> InputError:

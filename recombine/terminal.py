@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table as RichTable
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts instead of text.")]
@@ -48,6 +47,8 @@ def leaving() -> Iterator[None]:
 @contextlib.contextmanager
 def telling(shown: bool) -> Iterator[Callable[[str, int, int], None]]:
     """What tells a person at a terminal which step a command is at, of how many; gone when it is done."""
+    from rich.progress import BarColumn, Progress, TextColumn  # slow to import, and --help does without
+
     columns = TextColumn("{task.description}"), BarColumn()
     hidden = not (shown and sys.stderr.isatty())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=hidden) as bar:

@@ -106,10 +106,16 @@ def test_settings_seeds_and_packed_output(call, tiny, tmp_path):
 def test_what_is_finished_of_a_sweep_is_told_without_training(call, tiny):
     refused(call("run", tiny, "--out", "part", "--finished"), "none of the 4 runs is finished", "leave out --finished")
     assert call("run", tiny, "--out", "part", "--seeds", "1")[0] == 0
-    code, out, _ = call("run", tiny, "--out", "part", "--finished", "--json")
+    code, out, err = call("run", tiny, "--out", "part", "--finished", "--json")
     result = json.loads(out)
     assert (code, result["runs"], list(result["summary"])) == (0, 2, ["best"])
+    assert err == "recombine: 2 of 4 runs are there; the others are not trained\n"
+    _, out, err = call("run", tiny, "--out", "part", "--finished", "--seeds", "1", "--json")
+    assert err == "", "all are there"
     assert result["seconds"] < 5, "the other runs are not trained"
+    Path(tiny).write_text(TINY.replace("frac_test=[", "model__widths=[(8, 8), (12, 8)], frac_test=["))
+    result = json.loads(call("run", tiny, "--out", "part", "--finished", "--json")[1])
+    assert (result["runs"], result["programs"]) == (2, 1), "programs of the runs that are there"
 
 
 def test_a_users_own_part_is_checked_trained_and_set(call, tmp_path):
@@ -271,7 +277,7 @@ def test_usage_errors_exit_with_2(call):
     ("text", "words"),
     [
         ("x = 1\ny = x / 0\n", ["ZeroDivisionError", "line 2"]),
-        ("def runs(:\n", ["SyntaxError"]),
+        ("def runs(:\n", ["SyntaxError: invalid syntax (line 1)\n"]),
         ("x = 1\n", ["defines no experiment"]),
         ("def runs(scale):\n    return [1]\n", ["list of Run"]),
         ("def runs(scale):\n    return []\n", ["no run"]),
