@@ -172,6 +172,12 @@ def ledger(experiments: Mapping[str, Any], results: Path, tell: Tell = lambda *_
     return pd.DataFrame(told, columns=list(COLUMNS))
 
 
+def results_folder() -> Path:
+    """The committed tables: of the checkout that this code is in, or else of the one that is worked in."""
+    here = Path("docs") / "results"  # where this code is a copy elsewhere, as `pip install .` makes one
+    return here if here.is_dir() and not RESULTS.is_dir() else RESULTS
+
+
 def judge(name: str, module: Any, table: Table) -> list[dict[str, Any]]:
     """The lines of one experiment (a name of ours or a user's file), measured on the runs that its table shows."""
     rows, meta = shown(table), table.meta()

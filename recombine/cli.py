@@ -44,6 +44,23 @@ Log = Annotated[
 Folder = Annotated[Path, typer.Argument(help="The folder (or .parquet file) that a run writes.")]
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        from recombine import __version__
+
+        typer.echo(f"recombine {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """A laboratory for compositional generalization."""
+
+
 @app.command()
 def quickstart(json_: Json = False) -> None:
     """Train the first sweep (one to two minutes) and write quickstart.html."""
@@ -211,12 +228,12 @@ def claims(
 ) -> None:
     """Show every claim with its source, the published number, the measured number and the verdict."""
     from recombine import record
-    from recombine.claims import RESULTS
+    from recombine.claims import results_folder
     from recombine.core import require
 
     require(sum(map(bool, (names, run, page))) < 2, "names, --run and --page do not go together: give one of them")
     require(run is not None or scale is None, "--scale is for --run NAME: tables that are there have their own scale")
-    results = results or RESULTS
+    results = results or results_folder()
     require(bool(run) or results.is_dir(), f"there are no result tables in {results}: name their folder with --results")
     if page is not None:
         with telling(not json_) as step:

@@ -23,6 +23,7 @@ from recombine import find
 from recombine.claims import COLUMNS, Tell, device_seconds, judge, ledger, shown
 from recombine.core import InputError, require
 from recombine.files import replace
+from recombine.hint import counted
 from recombine.table import Table
 
 Line = Mapping[str, Any]  # of the ledger
@@ -185,7 +186,7 @@ def _made(line: Line) -> str:
     if not line["runs"]:
         return "Not yet run"
     made = f"{line['scale'].capitalize()} scale, {line['device'] or 'unknown device'}, {line['date'] or 'no date'}"
-    return f"{made}: {line['runs']} runs, {_duration(line['seconds'])} of device time"
+    return f"{made}: {counted(line['runs'], 'run')}, {_duration(line['seconds'])} of device time"
 
 
 def _tally(found: Sequence[Line]) -> str:

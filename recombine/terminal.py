@@ -16,7 +16,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts inste
 
 def show(rows: Any, result: dict[str, Any]) -> None:
     """The table of a sweep's runs, and what came out."""
-    from recombine.report import results_table, shorten
+    from recombine.hint import counted
+    from recombine.report import number, results_table, shorten
 
     console = Console()
     frame = results_table(rows).drop(columns="run")
@@ -29,9 +30,9 @@ def show(rows: Any, result: dict[str, Any]) -> None:
     if len(frame) > 40:
         console.print(f"… and {len(frame) - 40} more runs")
     for name, value in result["summary"].items():
-        console.print(f"  {name}: [bold]{value:.3f}[/bold]" if isinstance(value, float) else f"  {name}: {value}")
+        console.print(f"  {name}: [bold]{number(value)}[/bold]" if isinstance(value, float) else f"  {name}: {value}")
     num, programs = result["runs"], result["programs"]
-    made = f"{num} runs in {programs} programs" if programs else f"{num} cell{'' if num == 1 else 's'}"
+    made = f"{counted(num, 'run')} in {counted(programs, 'program')}" if programs else counted(num, "cell")
     console.print(f"{made}, {result['seconds']} s")
 
 

@@ -2,12 +2,14 @@
 
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from recombine import find
+import recombine
+from recombine import claims, find
 
 TINY = """
 import recombine as rc
@@ -384,3 +386,42 @@ def test_training_that_fails_is_one_line_and_a_file(call, tiny, monkeypatch):
         "recombine: training failed, what is finished is kept: RuntimeError: boom; all of it is in rows/failure.txt"
     ]
     assert "in fails" in Path("rows/failure.txt").read_text(), "the traceback"
+
+
+def test_the_version(call):
+    code, out, _ = call("--version")
+    assert (code, out) == (0, f"recombine {recombine.__version__}\n")
+
+
+def test_one_run_is_not_runs(call, tiny, tmp_path):
+    code, out, _ = call("run", tiny, "--set", "frac_test=0.4", "--seeds", "1", "--scale", "tiny", "--out", "one")
+    assert code == 0
+    assert "\n1 run in 1 program, " in out
+    call("report", "one")
+    page = (tmp_path / "one" / "report.html").read_text()
+    assert "1 run, each at its last step" in page
+    assert "Recombine experiment: tiny, tiny scale" in page
+
+
+def test_whole_numbers_and_unknown_ones_are_told_as_such(call, tmp_path):
+    told = '{"needed": 87.0, "best": 0.5, "lost": float("nan")}'
+    (tmp_path / "tiny.py").write_text(TINY.replace('{"best": float(rows["test/r2"].max())}', told))
+    code, out, _ = call("run", "tiny.py", "--out", "rows")
+    assert code == 0
+    assert "  needed: 87\n  best: 0.500\n  lost: not known\n" in out
+    call("report", "rows")
+    page = (tmp_path / "rows" / "report.html").read_text()
+    for name, value in (("needed", "87"), ("best", "0.500"), ("lost", "not known")):
+        assert f"<dt>{name}</dt><dd>{value}</dd>" in page
+
+
+def test_a_copied_install_finds_the_tables_of_the_clone_that_it_runs_in(call, monkeypatch, tmp_path):
+    committed = claims.RESULTS
+    monkeypatch.setattr(claims, "RESULTS", tmp_path / "site-packages" / "docs" / "results")
+    refused(call("claims", "quickstart"), "site-packages/docs/results", "--results")
+    (tmp_path / "docs" / "results").mkdir(parents=True)
+    shutil.copy(committed / "quickstart.parquet", tmp_path / "docs" / "results")
+    code, out, _ = call("claims", "quickstart")
+    assert code == 0
+    assert "reproduced" in out
+    assert "--out docs/results/quickstart.parquet" in out
