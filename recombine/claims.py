@@ -22,6 +22,7 @@ from recombine.table import Table
 
 ROOT = Path(__file__).parent.parent  # of a checkout: the committed tables are named from there
 RESULTS = ROOT / "docs" / "results"
+Tell = Callable[[str, int, int], None]  # what is done, which one of how many it is
 COLUMNS = (
     *("experiment", "title", "name", "statement", "source", "published", "measured", "interval", "control"),
     *("runs", "seconds", "date", "scale", "device", "verdict", "command"),
@@ -162,15 +163,19 @@ def crossings(frame: Any, by: list[str], score: str, target: float) -> Any:
     return pd.DataFrame(found, columns=[*by, "needed", "state"])
 
 
-def ledger(experiments: Mapping[str, Any], results: Path) -> pd.DataFrame:
+def ledger(experiments: Mapping[str, Any], results: Path, tell: Tell = lambda *_: None) -> pd.DataFrame:
     """Return one line per claim of these experiment modules, measured on the packed tables in `results`."""
-    told = [
-        line
-        for name, module in experiments.items()
-        if hasattr(module, "claims")
-        for line in judge(name, module, Table(results / f"{Path(name).stem}.parquet"))
-    ]
+    told, judged = [], {name: module for name, module in experiments.items() if hasattr(module, "claims")}
+    for number, (name, module) in enumerate(judged.items(), start=1):
+        tell(f"judging {Path(name).stem}", number, len(judged))
+        told += judge(name, module, Table(results / f"{Path(name).stem}.parquet"))
     return pd.DataFrame(told, columns=list(COLUMNS))
+
+
+def results_folder() -> Path:
+    """The committed tables: of the checkout that this code is in, or else of the one that is worked in."""
+    here = Path("docs") / "results"  # where this code is a copy elsewhere, as `pip install .` makes one
+    return here if here.is_dir() and not RESULTS.is_dir() else RESULTS
 
 
 def judge(name: str, module: Any, table: Table) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from recombine import instrument
-from recombine.terminal import Json, digits, leaving, show, tell
+from recombine.terminal import Json, digits, leaving, show, tell, telling
 
 if TYPE_CHECKING:
     from recombine.runner import Order
@@ -42,6 +42,23 @@ Log = Annotated[
     list[str] | None, typer.Option("--log", help="Mirror the rows to wandb, tensorboard or mlflow; may be repeated.")
 ]
 Folder = Annotated[Path, typer.Argument(help="The folder (or .parquet file) that a run writes.")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from recombine import __version__
+
+        typer.echo(f"recombine {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """A laboratory for compositional generalization."""
 
 
 @app.command()
@@ -211,16 +228,19 @@ def claims(
 ) -> None:
     """Show every claim with its source, the published number, the measured number and the verdict."""
     from recombine import record
-    from recombine.claims import RESULTS
+    from recombine.claims import results_folder
     from recombine.core import require
 
     require(sum(map(bool, (names, run, page))) < 2, "names, --run and --page do not go together: give one of them")
     require(run is not None or scale is None, "--scale is for --run NAME: tables that are there have their own scale")
-    results = results or RESULTS
+    results = results or results_folder()
     require(bool(run) or results.is_dir(), f"there are no result tables in {results}: name their folder with --results")
     if page is not None:
-        return tell(json_, {"page": str(record.write(results, page))}, [f"Page: {page}"])
-    found = record.train(run, scale or "small", quiet=json_) if run else record.read(names or (), results)
+        with telling(not json_) as step:
+            record.write(results, page, step)
+        return tell(json_, {"page": str(page)}, [f"Page: {page}"])
+    with telling(not json_ and run is None) as step:
+        found = record.train(run, scale or "small", json_) if run else record.read(names or (), results, step)
     told = json.loads(str(found.to_json(orient="records")))
     tell(json_, {"claims": told}, record.lines(found.to_dict("records"), Console().width))
 

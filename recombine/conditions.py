@@ -134,10 +134,12 @@ def train_size(num_tasks: int, frac_test: float) -> int:
     """How many train tasks a held-out fraction leaves."""
     require(num_tasks > 1, f"a table of {num_tasks} tasks cannot be split: use a larger one")
     num_test = round(frac_test * num_tasks) if 0 < frac_test < 1 else 0
+    places = len(str(num_tasks)) + 1  # decimals with which both ends, rounded inwards, still leave one task
+    least = ceil(10**places / num_tasks) / 10**places
     require(
         0 < num_test < num_tasks,
         f"frac_test={frac_test} of {num_tasks} tasks leaves no train or no test task: choose it from "
-        f"{1 / num_tasks:.2g} to {1 - 1 / num_tasks:.9g}",
+        f"{least:.{places}f} to {1 - least:.{places}f}",
     )
     return num_tasks - num_test
 

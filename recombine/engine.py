@@ -22,6 +22,7 @@ from recombine.chunk import MAX_WIDTH, Chunk, Watch, fit_chunk, plan, train_chun
 from recombine.core import InputError, require
 from recombine.fingerprint import of_package
 from recombine.fitted import Fitted
+from recombine.hint import counted
 from recombine.progress import Display, expected_seconds
 from recombine.run import Run, identity, structure
 from recombine.table import Table
@@ -153,7 +154,7 @@ def _train(todo: Todo, keep: Path | None, executor: Executor | None, writer: Wri
     for _, error in failed:
         if len(failed) < len(todo.chunks) and isinstance(error, InputError):
             num_runs = sum(len(chunk.runs) for chunk, _ in failed)
-            raise InputError(f"{num_runs} runs failed, the others are trained: {error}") from error
+            raise InputError(f"{counted(num_runs, 'run')} failed, the others are trained: {error}") from error
         raise error
 
 

@@ -110,5 +110,8 @@ def where(error: BaseException, path: Path) -> str:
         if Path(trace.tb_frame.f_code.co_filename).name == path.name:
             line = trace.tb_lineno
         trace = trace.tb_next
-    message = " ".join(str(error).split()) or "no message"
+    told = str(error)
+    if isinstance(error, SyntaxError) and Path(error.filename or "").name == path.name:
+        told = error.msg  # without the file and the line, which are told anyway
+    message = " ".join(told.split()) or "no message"
     return f"{type(error).__name__}: {message}" + (f" (line {line})" if line else "")

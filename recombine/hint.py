@@ -1,4 +1,4 @@
-"""What to say of a name that does not exist."""
+"""Words for the user: what to say of a name that does not exist, and of one thing or several."""
 
 import difflib
 from collections.abc import Iterable
@@ -11,3 +11,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if close:
         return "did you mean " + " or ".join(close) + "?"
     return "there are " + ", ".join(known) if known else "there are none"
+
+
+def counted(number: int, thing: str) -> str:
+    """A number of things: 1 run, 2 runs."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

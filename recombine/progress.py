@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from recombine.hint import counted
 from recombine.run import Run, identity, structure
 from recombine.status import Status
 
@@ -79,7 +80,8 @@ class Display:
     def update(self, chunk: Any, progress: Any) -> None:
         """Show where a chunk stands."""
         score = "" if progress.score is None else f", test score {progress.score:.3f}"
-        text = f"{progress.phase} {progress.num_runs} runs, step {progress.step:,} of {progress.num_steps:,}{score}"
+        text = f"{progress.phase} {counted(progress.num_runs, 'run')}, step {progress.step:,} of "
+        text += f"{progress.num_steps:,}{score}"
         self.status.now[chunk] = {
             "runs": progress.num_runs,
             "phase": progress.phase,
@@ -109,7 +111,7 @@ class Display:
         self.status.now.pop(chunk, None)
         self.done[chunk] = self.expected.get(chunk, 0.0)
         reason = " ".join(str(error).split()) or type(error).__name__
-        self.say(f"recombine: {len(chunk.runs)} runs failed, the others go on: {reason[:300]}")
+        self.say(f"recombine: {counted(len(chunk.runs), 'run')} failed, the others go on: {reason[:300]}")
         failure = {"runs": [identity(run) for run in chunk.runs], "reason": reason}
         self.status.write(now=True, failures=[*self.status.told["failures"], failure])
 

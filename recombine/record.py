@@ -20,9 +20,10 @@ from typing import Any
 import pandas as pd
 
 from recombine import find
-from recombine.claims import COLUMNS, device_seconds, judge, ledger, shown
+from recombine.claims import COLUMNS, Tell, device_seconds, judge, ledger, shown
 from recombine.core import InputError, require
 from recombine.files import replace
+from recombine.hint import counted
 from recombine.table import Table
 
 Line = Mapping[str, Any]  # of the ledger
@@ -42,9 +43,9 @@ questions of our own judged, of which nothing was published. How fast single run
 END = "Written by `recombine claims --page docs/results/README.md`; the pictures by `python bench/pictures.py`.\n"
 
 
-def read(names: Sequence[str], results: Path) -> pd.DataFrame:
+def read(names: Sequence[str], results: Path, tell: Tell = lambda *_: None) -> pd.DataFrame:
     """The ledger of these experiments (or files), or of all of ours."""
-    return ledger(_experiments(names), results)
+    return ledger(_experiments(names), results, tell)
 
 
 def train(name: str, scale: str, quiet: bool = False) -> pd.DataFrame:
@@ -86,19 +87,19 @@ def mark(figure: str) -> str:
     return f"<!-- figure {hashlib.sha256(figure.encode()).hexdigest()[:16]} -->"
 
 
-def write(results: Path, out: Path) -> Path:
+def write(results: Path, out: Path, tell: Tell = lambda *_: None) -> Path:
     """Write the page to a file."""
-    text = page(results)
+    text = page(results, tell)
     try:
         return replace(out, text.encode())
     except OSError as error:
         raise InputError(f"cannot write the page to {out} ({error.strerror or error}): name another file") from error
 
 
-def page(results: Path) -> str:
+def page(results: Path, tell: Tell = lambda *_: None) -> str:
     """The record of these result tables, as Markdown."""
     modules = _experiments()
-    found = ledger(modules, results).to_dict("records")
+    found = ledger(modules, results, tell).to_dict("records")
     tables = {name: Table(results / f"{name}.parquet") for name in modules}
     sections = [_section(modules[name], tables[name], claims) for name, claims in _by_experiment(found).items()]
     return "\n".join([INTRO, _verdicts(found), _device_time(found, tables.values()), *sections, END])
@@ -185,7 +186,7 @@ def _made(line: Line) -> str:
     if not line["runs"]:
         return "Not yet run"
     made = f"{line['scale'].capitalize()} scale, {line['device'] or 'unknown device'}, {line['date'] or 'no date'}"
-    return f"{made}: {line['runs']} runs, {_duration(line['seconds'])} of device time"
+    return f"{made}: {counted(line['runs'], 'run')}, {_duration(line['seconds'])} of device time"
 
 
 def _tally(found: Sequence[Line]) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 import pandas as pd
 
 from recombine.core import InputError, require
+from recombine.hint import counted
 from recombine.table import Table, replace
 
 PLACES = ("seen", "test", "LinearDecodability/deepest/test")
@@ -52,7 +53,7 @@ def page(table: Table) -> str:
     name = str(meta.get("experiment", table.path.stem))
     return filled(
         title=str(meta.get("title", name)),
-        kind=f"Recombine experiment: {name}",
+        kind=f"Recombine experiment: {name}" + (f", {meta['scale']} scale" if "scale" in meta else ""),
         description=meta.get("description") or "",
         summary=meta.get("summary") or {},
         figures=figures,
@@ -92,18 +93,25 @@ def _made_with(rows: pd.DataFrame) -> dict[str, str]:
     for word in [word for word in ("jax", "code", "device") if f"meta/{word}" in last]:
         counts = last[f"meta/{word}"].fillna("unknown").value_counts().sort_index()
         if len(counts) > 1:
-            told[f"{word}, mixed"] = ", ".join(f"{value} ({n} runs)" for value, n in counts.items())
+            told[f"{word}, mixed"] = ", ".join(f"{value} ({counted(n, 'run')})" for value, n in counts.items())
     notes = set(last["meta/note"].dropna() if "meta/note" in last else ()) - {""}
     return told | ({"notes": "; ".join(sorted(notes))} if notes else {})
 
 
 def escaped(value: Any) -> str:
     """A value as text that no page takes for its own; numbers to three decimals or digits."""
-    if isinstance(value, float) and math.isinf(value):
+    return number(value) if isinstance(value, float) else html.escape(str(value))
+
+
+def number(value: float) -> str:
+    """A number as a reader wants it: whole as it is, else to three decimals unless they would hide or drown it."""
+    if math.isnan(value):
+        return "not known"
+    if math.isinf(value):
         return "∞" if value > 0 else "-∞"
-    if isinstance(value, float):  # three decimals, unless they would hide the number or drown it
-        return f"{value:.3f}" if value == 0 or 1e-2 <= abs(value) < 1e4 else f"{value:.3g}"
-    return html.escape(str(value))
+    if value == round(value) and abs(value) < 1e6:
+        return str(round(value))
+    return f"{value:.3f}" if 1e-2 <= abs(value) < 1e4 else f"{value:.3g}"
 
 
 def _description(text: str) -> str:
@@ -185,7 +193,7 @@ def _numeric(values: pd.Series) -> bool:
 def _results(lines: pd.DataFrame, name: str) -> str:
     # A run's hash tells a reader nothing where the swept columns tell the runs apart.
     told = lines.drop(columns="run") if any("/" not in column for column in lines.columns[1:]) else lines
-    return listing(told, "Results of every run", f"{len(lines)} runs, each at its last step", name, lines)
+    return listing(told, "Results of every run", f"{counted(len(lines), 'run')}, each at its last step", name, lines)
 
 
 def listing(told: pd.DataFrame, label: str, note: str, name: str, whole: pd.DataFrame | None = None) -> str:

@@ -24,6 +24,12 @@ from recombine.run import Run, identity, structure
 from recombine.table import Table
 
 SCALES = ("tiny", "small", "full")
+FILES = (  # endings of a file, which no folder of rows gets by mistake; another dot in its name is fine
+    *(".arrow", ".csv", ".feather", ".gz", ".h5", ".html", ".json", ".jsonl", ".log", ".md", ".npz", ".parq"),
+    *(".parquet", ".pdf", ".pkl", ".png", ".pq", ".py", ".svg", ".tsv", ".txt", ".xlsx", ".yaml", ".yml", ".zip"),
+)
+SWEEP = {"experiment.json", "status.json", "rows"}  # one of them is in every folder that a sweep was written to
+BESIDE = {"failure.txt", "mlruns", "slurm", "tensorboard", "wandb", "work"}  # and these may be there before
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,9 @@ def perform(order: Order, quiet: bool = False) -> tuple[dict[str, Any], pd.DataF
     clock, table = time.perf_counter(), Table(order.place)
     module = _module(order)
     work, names, programs = (_computing if hasattr(module, "cells") else _training)(order, table, quiet)
+    if not order.finished:
+        _check_place(table)
+    _tell_taken(order, table)
     new = not (order.finished or set(names) <= table.finished())
     with _stopped(table, names):
         try:
@@ -92,11 +101,15 @@ def perform(order: Order, quiet: bool = False) -> tuple[dict[str, Any], pd.DataF
         except Exception as error:
             done = "computing" if hasattr(module, "cells") else "training"
             raise _failure(done, error, table, Path(module.__file__ or "")) from error
+    there = set(rows["run"])
+    if len(there) < len(set(names)):
+        what, done = ("cells", "computed") if hasattr(module, "cells") else ("runs", "trained")
+        _say(f"{len(there)} of {len(set(names))} {what} are there; the others are not {done}")
     result = {
         "experiment": order.name,
         "out": str(order.place),
-        "runs": rows["run"].nunique(),
-        "programs": programs,
+        "runs": len(there),
+        "programs": len({program for name, program in programs.items() if name in there}),
         "seconds": round(time.perf_counter() - clock, 1),
         "summary": _of_rows(module, "summary", rows),
         "rows": len(rows),
@@ -105,12 +118,37 @@ def perform(order: Order, quiet: bool = False) -> tuple[dict[str, Any], pd.DataF
     return result, rows
 
 
+def _check_place(table: Table) -> None:
+    """Refuse a folder of something else, and a name that is a file's: what is refused is not written to."""
+    place = table.path
+    try:
+        found = {one.name for one in place.iterdir() if not one.name.startswith(".")} if place.is_dir() else set()
+    except OSError:  # whoever writes there says why not
+        return
+    if table.packed or found & SWEEP:
+        return
+    told = f"{place} would be a folder: rows go to a folder, {place.with_suffix('')} say, or to one .parquet file"
+    require(place.suffix.lower() not in FILES, told)
+    told = f"{place} is not empty and holds no sweep: name a new folder with --out, {place / 'sweep'} say"
+    require(found <= BESIDE, told)
+
+
+def _tell_taken(order: Order, table: Table) -> None:
+    """Say where the table is another experiment's: its rows stay, and what is shown of them is the new one's."""
+    before = table.meta().get("experiment", order.name)
+    if before != order.name:
+        _say(
+            f"{order.place} holds {before}: its rows stay, but the report and the figures there will be "
+            f"{order.name}'s; name another --out to keep both"
+        )
+
+
 class Work(NamedTuple):
-    """What makes the rows, the names of the runs (or cells) that they are of, and how many programs these need."""
+    """What makes the rows, the names of the runs (or cells) that they are of, and the program of each run."""
 
     rows: Callable[[], pd.DataFrame]
     names: list[str]
-    programs: int
+    programs: dict[str, Run]
 
 
 def _training(order: Order, table: Table, quiet: bool) -> Work:
@@ -129,7 +167,7 @@ def _training(order: Order, table: Table, quiet: bool) -> Work:
             about = _about(module, order, names)
             return train(runs, order.place, executor=executor, progress=not quiet, mirror=log, about=about)
 
-    return Work(rows, names, len(set(map(structure, runs))))
+    return Work(rows, names, dict(zip(names, map(structure, runs), strict=True)))
 
 
 def _computing(order: Order, table: Table, quiet: bool) -> Work:
@@ -152,7 +190,7 @@ def _computing(order: Order, table: Table, quiet: bool) -> Work:
         code = measure.code_of(Path(module.__file__ or ""))
         return measure.take(cells, one, table, _about(module, order, names), not quiet, code)
 
-    return Work(rows, names, 0)
+    return Work(rows, names, {})
 
 
 def _failure(done: str, error: Exception, table: Table, file: Path) -> InputError:

@@ -3,7 +3,8 @@
 import contextlib
 import json
 import math
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
@@ -15,7 +16,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts inste
 
 def show(rows: Any, result: dict[str, Any]) -> None:
     """The table of a sweep's runs, and what came out."""
-    from recombine.report import results_table, shorten
+    from recombine.hint import counted
+    from recombine.report import number, results_table, shorten
 
     console = Console()
     frame = results_table(rows).drop(columns="run")
@@ -28,9 +30,9 @@ def show(rows: Any, result: dict[str, Any]) -> None:
     if len(frame) > 40:
         console.print(f"… and {len(frame) - 40} more runs")
     for name, value in result["summary"].items():
-        console.print(f"  {name}: [bold]{value:.3f}[/bold]" if isinstance(value, float) else f"  {name}: {value}")
+        console.print(f"  {name}: [bold]{number(value)}[/bold]" if isinstance(value, float) else f"  {name}: {value}")
     num, programs = result["runs"], result["programs"]
-    made = f"{num} runs in {programs} programs" if programs else f"{num} cell{'' if num == 1 else 's'}"
+    made = f"{counted(num, 'run')} in {counted(programs, 'program')}" if programs else counted(num, "cell")
     console.print(f"{made}, {result['seconds']} s")
 
 
@@ -41,6 +43,23 @@ def leaving() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+@contextlib.contextmanager
+def telling(shown: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """What tells a person at a terminal which step a command is at, of how many; gone when it is done."""
+    from rich.progress import BarColumn, Progress, TextColumn  # slow to import, and --help does without
+
+    columns = TextColumn("{task.description}"), BarColumn()
+    hidden = not (shown and sys.stderr.isatty())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=hidden) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def tell(text: str, number: int, total: int) -> None:
+            told = f"{text}, {number} of {total}"
+            bar.update(task, description=told, total=total, completed=number - 1, refresh=True)
+
+        yield tell
 
 
 def digits(value: Any) -> str:

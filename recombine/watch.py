@@ -23,6 +23,7 @@ from rich.text import Text
 
 from recombine import status
 from recombine.core import require
+from recombine.hint import counted
 from recombine.report import PLACES, SCORES, results_table, shorten
 from recombine.table import Table
 
@@ -229,7 +230,7 @@ def _chunk(chunk: dict[str, Any]) -> str:
 
 
 def _runs(number: int) -> str:
-    return "1 run" if number == 1 else f"{number} runs"
+    return counted(number, "run")
 
 
 def _histogram(scores: dict[str, Any]) -> str:

@@ -2,11 +2,14 @@
 
 import json
 import re
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
-from recombine import find
+import recombine
+from recombine import claims, find
 
 TINY = """
 import recombine as rc
@@ -105,10 +108,16 @@ def test_settings_seeds_and_packed_output(call, tiny, tmp_path):
 def test_what_is_finished_of_a_sweep_is_told_without_training(call, tiny):
     refused(call("run", tiny, "--out", "part", "--finished"), "none of the 4 runs is finished", "leave out --finished")
     assert call("run", tiny, "--out", "part", "--seeds", "1")[0] == 0
-    code, out, _ = call("run", tiny, "--out", "part", "--finished", "--json")
+    code, out, err = call("run", tiny, "--out", "part", "--finished", "--json")
     result = json.loads(out)
     assert (code, result["runs"], list(result["summary"])) == (0, 2, ["best"])
+    assert err == "recombine: 2 of 4 runs are there; the others are not trained\n"
+    _, out, err = call("run", tiny, "--out", "part", "--finished", "--seeds", "1", "--json")
+    assert err == "", "all are there"
     assert result["seconds"] < 5, "the other runs are not trained"
+    Path(tiny).write_text(TINY.replace("frac_test=[", "model__widths=[(8, 8), (12, 8)], frac_test=["))
+    result = json.loads(call("run", tiny, "--out", "part", "--finished", "--json")[1])
+    assert (result["runs"], result["programs"]) == (2, 1), "programs of the runs that are there"
 
 
 def test_a_users_own_part_is_checked_trained_and_set(call, tmp_path):
@@ -164,6 +173,18 @@ def test_claims_come_from_the_committed_tables(call):
     assert code == 0
     assert re.findall(r"^(\w+): ", out, re.MULTILINE) == ["quickstart", "modularity"], "only these"
     assert re.search(r"^\d claims: \d reproduced.*; device time: .* on ", out.splitlines()[-1])
+
+
+def test_claims_tell_a_terminal_how_far_they_are(call, monkeypatch):
+    _, out, err = call("claims", "modularity", "quickstart")
+    assert err == "", "nobody looks"
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    code, told, err = call("claims", "modularity", "quickstart")
+    assert code == 0
+    assert "judging quickstart, 2 of 2" in err
+    assert err.index("judging modularity, 1 of 2") < err.index("judging quickstart, 2 of 2")
+    assert told == out, "nothing of it is in what is printed"
 
 
 JUDGED = """
@@ -258,7 +279,7 @@ def test_usage_errors_exit_with_2(call):
     ("text", "words"),
     [
         ("x = 1\ny = x / 0\n", ["ZeroDivisionError", "line 2"]),
-        ("def runs(:\n", ["SyntaxError"]),
+        ("def runs(:\n", ["SyntaxError: invalid syntax (line 1)\n"]),
         ("x = 1\n", ["defines no experiment"]),
         ("def runs(scale):\n    return [1]\n", ["list of Run"]),
         ("def runs(scale):\n    return []\n", ["no run"]),
@@ -299,6 +320,46 @@ def test_output_that_cannot_be_written_or_read(call, tiny, tmp_path):
     assert part.stat().st_size == 100, "nothing is overwritten"
 
 
+def test_rows_go_to_no_folder_of_something_else(call, tiny, tmp_path):
+    for name in ("notes", "results/tiny-small"):  # the second is the default place
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "thesis.md").write_text("mine")
+        out = ["--out", name] if name == "notes" else []
+        refused(call("run", tiny, *out), f"{name} is not empty", "name a new folder with --out")
+        assert [path.name for path in (tmp_path / name).iterdir()] == ["thesis.md"], "nothing was written"
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / ".gitkeep").touch()
+    (tmp_path / "new" / "tensorboard").mkdir()  # what a run that was refused may leave
+    assert call("run", tiny, "--out", "new", "--json")[0] == 0
+    (tmp_path / "new" / "thesis.md").write_text("mine")
+    assert call("run", tiny, "--out", "new", "--json")[0] == 0, "a sweep's folder may hold other things too"
+
+
+@pytest.mark.parametrize("name", ["foo.csv", "foo.JSON", "foo.txt", "a/foo.md", "foo.PARQUET"])
+def test_a_file_name_does_not_become_a_folder(call, tiny, tmp_path, name):
+    refused(call("run", tiny, "--out", name), name, "would be a folder", f"{name.rsplit('.')[0]} say", ".parquet")
+    assert not (tmp_path / name).exists()
+
+
+def test_a_folder_may_have_a_dot_in_its_name(call, tiny, tmp_path):
+    assert call("run", tiny, "--out", "run.v2", "--json")[0] == 0
+    assert (tmp_path / "run.v2" / "rows").is_dir()
+
+
+@pytest.mark.parametrize("place", ["rows", "rows.parquet"])
+def test_a_folder_of_another_experiment_is_not_taken_over_silently(call, tiny, tmp_path, place):
+    assert "holds" not in call("run", tiny, "--out", place)[2]
+    (tmp_path / "other.py").write_text(TINY.replace("[0.3, 0.5]", "[0.4]"))
+    code, _, err = call("run", "other.py", "--out", place, "--json")
+    assert code == 0
+    assert err.splitlines()[0].startswith(
+        f"recombine: {place} holds tiny: its rows stay, but the report and the figures"
+    )
+    assert "name another --out" in err
+    assert json.loads(call("run", tiny, "--out", place, "--finished", "--json")[1])["runs"] == 4, "its rows stay"
+    assert "holds" not in call("run", tiny, "--out", place)[2], "it is the first one's again"
+
+
 def test_ctrl_c_keeps_what_is_finished(call, tiny, monkeypatch):
     from recombine import engine
 
@@ -325,3 +386,42 @@ def test_training_that_fails_is_one_line_and_a_file(call, tiny, monkeypatch):
         "recombine: training failed, what is finished is kept: RuntimeError: boom; all of it is in rows/failure.txt"
     ]
     assert "in fails" in Path("rows/failure.txt").read_text(), "the traceback"
+
+
+def test_the_version(call):
+    code, out, _ = call("--version")
+    assert (code, out) == (0, f"recombine {recombine.__version__}\n")
+
+
+def test_one_run_is_not_runs(call, tiny, tmp_path):
+    code, out, _ = call("run", tiny, "--set", "frac_test=0.4", "--seeds", "1", "--scale", "tiny", "--out", "one")
+    assert code == 0
+    assert "\n1 run in 1 program, " in out
+    call("report", "one")
+    page = (tmp_path / "one" / "report.html").read_text()
+    assert "1 run, each at its last step" in page
+    assert "Recombine experiment: tiny, tiny scale" in page
+
+
+def test_whole_numbers_and_unknown_ones_are_told_as_such(call, tmp_path):
+    told = '{"needed": 87.0, "best": 0.5, "lost": float("nan")}'
+    (tmp_path / "tiny.py").write_text(TINY.replace('{"best": float(rows["test/r2"].max())}', told))
+    code, out, _ = call("run", "tiny.py", "--out", "rows")
+    assert code == 0
+    assert "  needed: 87\n  best: 0.500\n  lost: not known\n" in out
+    call("report", "rows")
+    page = (tmp_path / "rows" / "report.html").read_text()
+    for name, value in (("needed", "87"), ("best", "0.500"), ("lost", "not known")):
+        assert f"<dt>{name}</dt><dd>{value}</dd>" in page
+
+
+def test_a_copied_install_finds_the_tables_of_the_clone_that_it_runs_in(call, monkeypatch, tmp_path):
+    committed = claims.RESULTS
+    monkeypatch.setattr(claims, "RESULTS", tmp_path / "site-packages" / "docs" / "results")
+    refused(call("claims", "quickstart"), "site-packages/docs/results", "--results")
+    (tmp_path / "docs" / "results").mkdir(parents=True)
+    shutil.copy(committed / "quickstart.parquet", tmp_path / "docs" / "results")
+    code, out, _ = call("claims", "quickstart")
+    assert code == 0
+    assert "reproduced" in out
+    assert "--out docs/results/quickstart.parquet" in out

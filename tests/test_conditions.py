@@ -176,6 +176,15 @@ def test_both_sides_need_a_task(frac_test):
         train_size(10, frac_test)
 
 
+@pytest.mark.parametrize("num_tasks", [2, 3, 7, 10, 92, 100, 101, 696, 12345, 1_000_000])
+def test_the_fractions_that_are_told_are_taken(num_tasks):
+    with pytest.raises(InputError) as refused:
+        train_size(num_tasks, 1.0)
+    least, most = str(refused.value).split("choose it from ")[1].split(" to ")
+    assert len(most) <= 3 + len(str(num_tasks)), "few digits"
+    assert (train_size(num_tasks, float(least)), train_size(num_tasks, float(most))) == (num_tasks - 1, 1)
+
+
 def test_train_size_is_what_the_rounded_test_part_leaves():
     assert train_size(696, 0.25) == 522
     assert train_size(10, 0.06) == 9

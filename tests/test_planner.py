@@ -128,3 +128,10 @@ def test_another_k_answers_for_one_that_is_too_easy_but_never_for_one_that_fails
         ask(hard, 16, num_hot=4)
     with pytest.raises(InputError, match="choose another target"):
         ask(hard, 16, num_hot=5, target=0.3)
+
+
+def test_more_tasks_than_can_be_listed_are_counted():
+    found = planner.plan(60, 5, 0.95, H200)
+    assert found["tasks"] == sum(math.comb(60, k) for k in range(1, 6))
+    assert 0 < found["needed"] < found["tasks"]
+    assert found["seconds"] > 0

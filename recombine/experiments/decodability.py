@@ -108,11 +108,16 @@ def _bases(scale: str) -> list[Run]:
 
 def by_layer(last: pd.DataFrame, keep: list[str], probe: str = "LinearDecodability") -> Any:
     """One line per run and layer, the layers from the code to the output in order: how well each tells the task."""
+    found = layers_of(last, probe)
+    long: Any = last.melt(keep, list(found), "layer", "decodability r2").dropna(subset=["decodability r2"])
+    return long.assign(layer=pd.Categorical(long["layer"].map(found), list(found.values())))
+
+
+def layers_of(last: pd.DataFrame, probe: str = "LinearDecodability") -> dict[str, str]:
+    """The layers that a probe has read, from the code to the output: the column of each -> its name."""
     pattern = re.compile(rf"{re.escape(probe)}/(code|pre\d+|hidden\d+|output)/test/r2")
     found = {column: match[1] for column in last if (match := pattern.fullmatch(str(column)))}
-    long: Any = last.melt(keep, list(found), "layer", "decodability r2").dropna(subset=["decodability r2"])
-    layers = sorted(set(found.values()), key=depth)
-    return long.assign(layer=pd.Categorical(long["layer"].map(found), layers))
+    return dict(sorted(found.items(), key=lambda item: depth(item[1])))
 
 
 def depth(layer: str) -> tuple[int, int, bool]:

@@ -35,7 +35,7 @@ from recombine import figure
 from recombine.bootstrap import over_seeds
 from recombine.diagnostics.linear_decodability import LinearDecodability
 from recombine.diagnostics.task_information import TaskInformation
-from recombine.experiments.decodability import by_layer, untrained
+from recombine.experiments.decodability import by_layer, layers_of, untrained
 from recombine.families.hyperteacher import Hyperteacher
 from recombine.models.mlp import MLP
 from recombine.recipe import Fast
@@ -81,9 +81,10 @@ def _last(rows) -> Any:
 def _lost(last, fitted_on: str, twin: bool = False) -> dict[str, Any]:
     """For students that fail and that generalise (or for their untrained twins), the mean decodability of every
     layer."""
-    long = by_layer(last[last["twin"] == twin], ["student", "run"], DECODERS[fitted_on])
-    means: Any = long.groupby(["student", "layer"], observed=True)["decodability r2"].mean()
-    return {student: means[student] for student in ("fails", "generalises") if student in means}
+    layers = layers_of(last, DECODERS[fitted_on])
+    means = last[last["twin"] == twin].groupby("student")[list(layers)].mean().rename(columns=layers)
+    found = {student: means.loc[student].dropna() for student in ("fails", "generalises") if student in means.index}
+    return {student: told for student, told in found.items() if len(told)}
 
 
 def _deep(layer: str) -> bool:

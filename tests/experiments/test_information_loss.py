@@ -104,3 +104,14 @@ def test_conclusions_from_the_committed_rows():
         "lost by those that fail, decoder of all tasks": "not reproduced",  # it is the decoder that lacked tasks
         "kept by those that generalise": "not reproduced",  # the last hidden layer is on its way to the output
     }
+
+
+def test_a_layer_that_was_not_read_is_left_out():
+    last = information_loss._last(rows_of(KEPT, LOST))
+    last.loc[last["student"] == "fails", "LinearDecodability/hidden1/test/r2"] = float("nan")
+    found = information_loss._lost(last, "train tasks")
+    assert list(found["generalises"].index) == list(LAYERS), "from the code to the output"
+    assert found["generalises"].tolist() == pytest.approx(KEPT)
+    assert list(found["fails"].index) == [layer for layer in LAYERS if layer != "hidden1"]
+    last["student"] = "between"
+    assert information_loss._lost(last, "train tasks") == {}
