@@ -22,15 +22,16 @@ from recombine.table import Table
 
 ROOT = Path(__file__).parent.parent  # of a checkout: the committed tables are named from there
 RESULTS = ROOT / "docs" / "results"
+OURS = "ours"  # in place of what was published, where nothing was: a control or a question of our own
 COLUMNS = (
-    *("experiment", "title", "name", "statement", "source", "published", "measured", "interval", "control"),
-    *("runs", "seconds", "date", "scale", "device", "verdict", "command"),
+    *("experiment", "title", "name", "statement", "source", "ours", "published", "measured", "interval"),
+    *("control", "runs", "seconds", "date", "scale", "device", "verdict", "command"),
 )
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One published statement, and what we found; `holds` is None until the experiment has run."""
+    """One statement, published or (`published=OURS`) not, and what we found; `holds` is None until it has run."""
 
     name: str
     statement: str
@@ -41,6 +42,11 @@ class Claim:
     control: str = ""
     interval: tuple[float, float] | None = None
     better: bool = False
+
+    @property
+    def ours(self) -> bool:
+        """Whether nothing was published of it, also where that is spelt otherwise."""
+        return self.published in (OURS, "", "-", "none")
 
     @property
     def verdict(self) -> str:
@@ -190,7 +196,12 @@ def judge(name: str, module: Any, table: Table) -> list[dict[str, Any]]:
         "device": " + ".join(devices) or meta.get("device", ""),
         "command": command,
     }
-    return [shared | vars(claim) | {"verdict": claim.verdict} for claim in _claims(module, table, rows, command)]
+    return [shared | _line(claim) for claim in _claims(module, table, rows, command)]
+
+
+def _line(claim: Claim) -> dict[str, Any]:
+    published = OURS if claim.ours else claim.published
+    return vars(claim) | {"verdict": claim.verdict, "ours": claim.ours, "published": published}
 
 
 def shown(table: Table) -> pd.DataFrame:

@@ -36,8 +36,9 @@ What was published, what came out here, and the verdict. All of it is computed f
 (`NAME.parquet`, every evaluation of every run). Intervals stand in brackets, of the bootstrap's 95% over seeds unless
 the claim says otherwise. Of three seeds, as most have, that is from the smallest value to the largest: such an interval
 holds the median of all seeds three times in four, no more. A claim is *reproduced* if what it says was found and its
-control came out as it must, *better* if more than that was found, and else *not reproduced*; so are controls and
-questions of our own judged, of which nothing was published. How fast single runs are: [bench.md](bench.md).
+control came out as it must, *better* if more than that was found, and else *not reproduced*. So are controls and
+questions of our own judged, of which nothing was published (*ours*): they are counted apart. How fast single runs are:
+[bench.md](bench.md).
 """
 END = "Written by `recombine claims --page docs/results/README.md`; the pictures by `python bench/pictures.py`.\n"
 
@@ -73,7 +74,7 @@ def lines(found: Sequence[Line], width: int) -> list[str]:
         title = textwrap.fill(f"{name}: {first['title']}", width, subsequent_indent="  ")
         told += [title, f"  {_made(first)}", f"  {first['command']}"]
         for claim in claims:
-            texts = [claim["statement"], f"measured {_measured(claim)}; published: {claim['published']}"]
+            texts = [claim["statement"], f"measured {_measured(claim)}; {_published(claim)}"]
             texts += [f"source: {claim['source']}", *([f"control: {claim['control']}"] if claim["control"] else [])]
             text = "\n".join(textwrap.fill(text, width - MARGIN) for text in texts)
             told.append(f"  {claim['verdict']:<{MARGIN - 2}}" + textwrap.indent(text, " " * MARGIN).lstrip())
@@ -176,7 +177,7 @@ def _impossible(runs: Sequence[Any]) -> str:
 def _item(claim: Line) -> str:
     found = "" if claim["verdict"] == "not yet run" else f": {_measured(claim)}"
     control = f"; control: {claim['control']}" if claim["control"] else ""
-    told = f"{claim['statement']}{found}; published: {claim['published']}{control}"
+    told = f"{claim['statement']}{found}; {_published(claim)}{control}"
     return f"- **{claim['verdict']}**: {_safe(told)}"
 
 
@@ -189,9 +190,21 @@ def _made(line: Line) -> str:
 
 
 def _tally(found: Sequence[Line]) -> str:
+    """How many claims came out how: those of others, and apart from them those of which nothing was published."""
+    theirs, ours = ([claim for claim in found if claim["ours"] is mine] for mine in (False, True))
+    told = [f"{len(theirs)} published claim{'s' * (len(theirs) != 1)}{_counts(theirs)}"] if theirs or not ours else []
+    kind = "control or question" if len(ours) == 1 else "controls and questions"
+    return "; ".join([*told, *([f"{len(ours)} {kind} of our own{_counts(ours)}"] if ours else [])])
+
+
+def _counts(found: Sequence[Line]) -> str:
     counts = Counter(claim["verdict"] for claim in found)
     told = ", ".join(f"{counts[word]} {word}" for word in VERDICTS if counts[word])
-    return f"{len(found)} claim{'s' * (len(found) != 1)}: {told}"
+    return f": {told}" if told else ""
+
+
+def _published(claim: Line) -> str:
+    return claim["published"] if claim["ours"] else f"published: {claim['published']}"
 
 
 def _took(found: Sequence[Line]) -> str:

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from recombine.claims import (
+    OURS,
     RESULTS,
     Claim,
     crossings,
@@ -43,6 +44,16 @@ def claims(rows):
 )
 def test_verdicts(holds, better, verdict):
     assert Claim(**PUBLISHED, measured=1.0, holds=holds, better=better).verdict == verdict
+
+
+@pytest.mark.parametrize("spelt", [OURS, "", "-", "none"])
+def test_where_nothing_was_published_a_ledger_says_so_in_one_way(tmp_path, spelt):
+    claim = Claim(**PUBLISHED | {"published": spelt}, measured=1.0, holds=True)
+    told = [claim, Claim(**PUBLISHED, measured=1.0, holds=True)]
+    lines = ledger({"mine": SimpleNamespace(claims=lambda rows: told)}, tmp_path)
+    assert lines["ours"].tolist() == [True, False]
+    assert lines["published"].tolist() == ["ours", "R2 > 0.9"]
+    assert lines["verdict"].tolist() == ["reproduced"] * 2
 
 
 def test_a_ledger_measures_what_has_run_and_lists_what_has_not(tmp_path):

@@ -9,11 +9,12 @@ import pandas as pd
 import pytest
 
 from recombine import find, record
-from recombine.claims import RESULTS, Claim, ledger
+from recombine.claims import OURS, RESULTS, Claim, ledger
 from recombine.table import Table
 
 PAGE = (RESULTS / "README.md").read_text()
 TABLES = [name for name in find.names("experiments") if (RESULTS / f"{name}.parquet").exists()]
+UNTOLD = {"coverage_advice", "memorisation"}  # they still spell it "none"
 DOCSTRING = """A title line.
 
 Claim: one | two (a source
@@ -65,8 +66,23 @@ def test_lines_for_a_terminal(tmp_path):
     assert "control: none" in text
     assert "\ntodo: How wide?\n  Not yet run\n  recombine run todo --scale full --out " in text
     counts, time = told[-1].split("; ")
-    assert counts == "4 claims: 1 reproduced, 1 not reproduced, 2 not yet run"
+    assert counts == "4 published claims: 1 reproduced, 1 not reproduced, 2 not yet run"
     assert " ".join(time.split()) == "device time: 20 s on NVIDIA H200"
+
+
+def test_what_nobody_published_is_counted_and_told_apart(tmp_path):
+    def asked(rows):
+        return [*claims(rows), Claim("third", "Our question", "ours", OURS, 0.5, holds=False)]
+
+    found = ledger({"made": SimpleNamespace(claims=asked, __doc__=DOCSTRING)}, tmp_path).to_dict("records")
+    text = "\n".join(record.lines(found, 200))
+    assert "measured 0.5000; ours\n" in text
+    told = "2 published claims: 2 not yet run; 1 control or question of our own: 1 not reproduced"
+    assert text.splitlines()[-1] == f"{told}; device time: none"
+    table = record._verdicts(found)
+    assert f"\n{told}.\n" in table
+    assert "| Our question | ours | 0.5000 | not reproduced |" in table
+    assert record._item(found[2]) == "- **not reproduced**: Our question: 0.5000; ours"
 
 
 @pytest.fixture
@@ -137,6 +153,15 @@ def test_every_verdict_comes_out_again(name):
     cells = re.findall(rf"^\| \[{name}\]\(#{name}\) \|.* \| ([\w ]+) \|$", PAGE, re.MULTILINE)
     assert cells == [claim.verdict for claim in find.experiment(name).claims(kept)]
     assert set(cells) - {"not yet run"}, "the table is of use"
+
+
+@pytest.mark.parametrize("name", sorted({*find.names("experiments")} - UNTOLD))
+def test_our_experiments_say_in_one_way_that_nothing_was_published(name):
+    for claim in find.experiment(name).claims(None):
+        assert (claim.published == OURS) is claim.ours, f"{claim.name}: say OURS"
+        assert not claim.published.startswith("nothing")
+        assert claim.ours or claim.source not in ("ours", "control"), f"{claim.name} was published: name where"
+        assert claim.control not in ("-", "is one", "the control below"), f"{claim.name}: say it in words"
 
 
 def test_the_page_has_every_experiment():
