@@ -25,7 +25,7 @@ RESULTS = ROOT / "docs" / "results"
 OURS = "ours"  # in place of what was published, where nothing was: a control or a question of our own
 COLUMNS = (
     *("experiment", "title", "name", "statement", "source", "ours", "published", "measured", "interval"),
-    *("control", "runs", "seconds", "date", "scale", "device", "verdict", "command"),
+    *("control", "runs", "computed", "outdated", "seconds", "date", "scale", "device", "verdict", "command"),
 )
 
 
@@ -190,6 +190,8 @@ def judge(name: str, module: Any, table: Table) -> list[dict[str, Any]]:
         "experiment": Path(name).stem,
         "title": getattr(module, "TITLE", Path(name).stem),
         "runs": rows["run"].nunique() if len(rows) else 0,
+        "computed": hasattr(module, "cells"),
+        "outdated": _outdated(name, module, table, rows),
         "seconds": device_seconds(rows),
         "date": meta.get("date", ""),
         "scale": scale,
@@ -197,6 +199,23 @@ def judge(name: str, module: Any, table: Table) -> list[dict[str, Any]]:
         "command": command,
     }
     return [shared | _line(claim) for claim in _claims(module, table, rows, command)]
+
+
+def _outdated(name: str, module: Any, table: Table, rows: pd.DataFrame) -> int:
+    """How many of these runs the experiment does not ask for today, at the scale at which they were made."""
+    from recombine.measure import Cell
+    from recombine.run import identity
+
+    scale, listing = table.meta().get("scale"), getattr(module, "cells", getattr(module, "runs", None))
+    if rows.empty or scale is None or listing is None:
+        return 0
+    try:
+        listed = listing(scale)
+    except Exception as error:
+        told = find.where(error, Path(getattr(module, "__file__", None) or ""))
+        raise InputError(f"{name} cannot list what it asks for at {scale} scale: {told}") from error
+    names = (Cell(Path(name).stem, one).name if isinstance(one, Mapping) else identity(one) for one in listed)
+    return len(set(rows["run"]) - set(names))
 
 
 def _line(claim: Claim) -> dict[str, Any]:
