@@ -23,15 +23,16 @@ from recombine.table import Table
 ROOT = Path(__file__).parent.parent  # of a checkout: the committed tables are named from there
 RESULTS = ROOT / "docs" / "results"
 Tell = Callable[[str, int, int], None]  # what is done, which one of how many it is
+OURS = "ours"  # in place of what was published, where nothing was: a control or a question of our own
 COLUMNS = (
-    *("experiment", "title", "name", "statement", "source", "published", "measured", "interval", "control"),
-    *("runs", "seconds", "date", "scale", "device", "verdict", "command"),
+    *("experiment", "title", "name", "statement", "source", "ours", "published", "measured", "interval"),
+    *("control", "runs", "computed", "outdated", "seconds", "date", "scale", "device", "verdict", "command"),
 )
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One published statement, and what we found; `holds` is None until the experiment has run."""
+    """One statement, published or (`published=OURS`) not, and what we found; `holds` is None until it has run."""
 
     name: str
     statement: str
@@ -42,6 +43,11 @@ class Claim:
     control: str = ""
     interval: tuple[float, float] | None = None
     better: bool = False
+
+    @property
+    def ours(self) -> bool:
+        """Whether nothing was published of it, also where that is spelt otherwise."""
+        return self.published in (OURS, "", "-", "none")
 
     @property
     def verdict(self) -> str:
@@ -189,13 +195,37 @@ def judge(name: str, module: Any, table: Table) -> list[dict[str, Any]]:
         "experiment": Path(name).stem,
         "title": getattr(module, "TITLE", Path(name).stem),
         "runs": rows["run"].nunique() if len(rows) else 0,
+        "computed": hasattr(module, "cells"),
+        "outdated": _outdated(name, module, table, rows),
         "seconds": device_seconds(rows),
         "date": meta.get("date", ""),
         "scale": scale,
         "device": " + ".join(devices) or meta.get("device", ""),
         "command": command,
     }
-    return [shared | vars(claim) | {"verdict": claim.verdict} for claim in _claims(module, table, rows, command)]
+    return [shared | _line(claim) for claim in _claims(module, table, rows, command)]
+
+
+def _outdated(name: str, module: Any, table: Table, rows: pd.DataFrame) -> int:
+    """How many of these runs the experiment does not ask for today, at the scale at which they were made."""
+    from recombine.measure import Cell
+    from recombine.run import identity
+
+    scale, listing = table.meta().get("scale"), getattr(module, "cells", getattr(module, "runs", None))
+    if rows.empty or scale is None or listing is None:
+        return 0
+    try:
+        listed = listing(scale)
+    except Exception as error:
+        told = find.where(error, Path(getattr(module, "__file__", None) or ""))
+        raise InputError(f"{name} cannot list what it asks for at {scale} scale: {told}") from error
+    names = (Cell(Path(name).stem, one).name if isinstance(one, Mapping) else identity(one) for one in listed)
+    return len(set(rows["run"]) - set(names))
+
+
+def _line(claim: Claim) -> dict[str, Any]:
+    published = OURS if claim.ours else claim.published
+    return vars(claim) | {"verdict": claim.verdict, "ours": claim.ours, "published": published}
 
 
 def shown(table: Table) -> pd.DataFrame:

@@ -7,26 +7,25 @@ the pictures beside it, which `bench/pictures.py` draws.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import math
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from recombine import find
-from recombine.claims import COLUMNS, Tell, device_seconds, judge, ledger, shown
+from recombine import find, spent
+from recombine.claims import COLUMNS, Tell, judge, ledger
 from recombine.core import InputError, require
 from recombine.files import replace
 from recombine.hint import counted
+from recombine.spent import Line
 from recombine.table import Table
 
-Line = Mapping[str, Any]  # of the ledger
 VERDICTS = ("reproduced", "better", "not reproduced", "not yet run")
 MARGIN = 18  # columns, for the verdict
 NARROWEST = 60  # columns: below that, wrapped lines tell less than cut ones
@@ -37,8 +36,12 @@ What was published, what came out here, and the verdict. All of it is computed f
 (`NAME.parquet`, every evaluation of every run). Intervals stand in brackets, of the bootstrap's 95% over seeds unless
 the claim says otherwise. Of three seeds, as most have, that is from the smallest value to the largest: such an interval
 holds the median of all seeds three times in four, no more. A claim is *reproduced* if what it says was found and its
-control came out as it must, *better* if more than that was found, and else *not reproduced*; so are controls and
-questions of our own judged, of which nothing was published. How fast single runs are: [bench.md](bench.md).
+control came out as it must, *better* if more than that was found, and else *not reproduced*. So are controls and
+questions of our own judged, of which nothing was published (*ours*): they are counted apart. How fast single runs are:
+[bench.md](bench.md).
+
+In a clone the commands train nothing: they find every run in its table, unless it is said that they make new ones. To
+train anew, leave out `--out` or name another.
 """
 END = "Written by `recombine claims --page docs/results/README.md`; the pictures by `python bench/pictures.py`.\n"
 
@@ -69,17 +72,18 @@ def _experiments(names: Sequence[str] = ()) -> dict[str, Any]:
 def lines(found: Sequence[Line], width: int) -> list[str]:
     """The ledger's lines for a terminal of this width: experiment by experiment, and what it comes to."""
     told, width = [], max(width, NARROWEST)
-    for name, claims in _by_experiment(found).items():
+    for name, claims in spent.by_experiment(found).items():
         first = claims[0]
-        title = textwrap.fill(f"{name}: {first['title']}", width, subsequent_indent="  ")
-        told += [title, f"  {_made(first)}", f"  {first['command']}"]
+        title, about = f"{name}: {first['title']}", f"  {_made(first)}"
+        told += [textwrap.fill(text, width, subsequent_indent="  ") for text in (title, about)]
+        told.append(f"  {first['command']}")
         for claim in claims:
-            texts = [claim["statement"], f"measured {_measured(claim)}; published: {claim['published']}"]
+            texts = [claim["statement"], f"measured {_measured(claim)}; {_published(claim)}"]
             texts += [f"source: {claim['source']}", *([f"control: {claim['control']}"] if claim["control"] else [])]
             text = "\n".join(textwrap.fill(text, width - MARGIN) for text in texts)
             told.append(f"  {claim['verdict']:<{MARGIN - 2}}" + textwrap.indent(text, " " * MARGIN).lstrip())
         told.append("")
-    return [*told, textwrap.fill(f"{_tally(found)}; device time: {_took(found)}", width)]
+    return [*told, textwrap.fill(f"{_tally(found)}; device time: {spent.took(found)}", width)]
 
 
 def mark(figure: str) -> str:
@@ -101,12 +105,8 @@ def page(results: Path, tell: Tell = lambda *_: None) -> str:
     modules = _experiments()
     found = ledger(modules, results, tell).to_dict("records")
     tables = {name: Table(results / f"{name}.parquet") for name in modules}
-    sections = [_section(modules[name], tables[name], claims) for name, claims in _by_experiment(found).items()]
-    return "\n".join([INTRO, _verdicts(found), _device_time(found, tables.values()), *sections, END])
-
-
-def _by_experiment(found: Sequence[Line]) -> dict[str, list[Line]]:
-    return {name: list(claims) for name, claims in itertools.groupby(found, lambda line: line["experiment"])}
+    sections = [_section(modules[name], tables[name], claims) for name, claims in spent.by_experiment(found).items()]
+    return "\n".join([INTRO, _verdicts(found), spent.section(found, list(tables.values())), *sections, END])
 
 
 def _verdicts(found: Sequence[Line]) -> str:
@@ -118,43 +118,12 @@ def _verdicts(found: Sequence[Line]) -> str:
     return f"## Verdicts\n\n{_tally(found)}.\n\n{table}\n"
 
 
-def _device_time(found: Sequence[Line], tables: Iterable[Table]) -> str:
-    """What all runs took, and those of the paper's student beside the public code."""
-    from recombine.bench.speed import PUBLIC_SECONDS
-
-    told = (
-        f"{_took(found)}: the training of all runs, and what they waited for their programs. Sweeps that shared a "
-        "device count it each."
-    )
-    rows = [_paper_students(shown(table)) for table in tables]
-    num_runs, ours = sum(len(set(one["run"])) for one in rows), sum(map(device_seconds, rows))
-    if num_runs:
-        public = num_runs * PUBLIC_SECONDS
-        told += (
-            f" {num_runs} of the runs train the paper's student on its main family (an MLP of 4 layers of 1024 on the "
-            f"hyperteacher) on an H200; they took {_duration(ours)}. The public code needs {PUBLIC_SECONDS:g} s for "
-            "the steps of one such run on the same GPU (290,000, whatever the task; compilation not counted): "
-            f"{_duration(public)} for {num_runs} in a row, {public / ours:,.0f} times as long."
-        )
-    return f"## Device time\n\n{told}\n"
-
-
-def _paper_students(rows: pd.DataFrame) -> pd.DataFrame:
-    if "model.widths" not in rows:
-        return pd.DataFrame({"run": []})
-    student = (rows["model"] == "MLP") & (rows["model.widths"] == "1024x1024x1024x1024")
-    on_h200 = rows["meta/device"].str.contains("H200", na=False)
-    trained = rows.get("recipe.learning_rate", 1) != 0  # controls that were never trained do not count
-    return rows.loc[student & on_h200 & trained & (rows["family"] == "Hyperteacher"), :]
-
-
 def _section(module: Any, table: Table, claims: Sequence[Line]) -> str:
     about, first = _labelled(module.__doc__ or ""), claims[0]
     name = first["experiment"]
     told = [f"## {name}", f"**{_safe(first['title'])}**", f"Claim: {_safe(about.get('Claim', ''))}"]
     told += [f"{_made(first)}.\n```\n{first['command']}\n```", "\n".join(map(_item, claims))]
-    if first["runs"] and hasattr(module, "impossible"):
-        told.append(_impossible(module.impossible(first["scale"])))
+    told += _left_out(module, table, first["scale"]) if first["runs"] else []
     told.append(f"Source: {_safe('; '.join(dict.fromkeys(claim['source'] for claim in claims)))}")
     if first["runs"]:
         told.append(f"Measured: {_safe(about.get('Measured', ''))}")
@@ -162,8 +131,22 @@ def _section(module: Any, table: Table, claims: Sequence[Line]) -> str:
     return "\n\n".join(told) + "\n"
 
 
+def _left_out(module: Any, table: Table, scale: str) -> list[str]:
+    """The runs of a grid that an experiment does not ask for: what cannot be, and what it spares itself."""
+    from recombine.run import identity
+
+    impossible, spared = (getattr(module, name, lambda _: [])(scale) for name in ("impossible", "spared"))
+    told = [_impossible(impossible)] if impossible else []
+    if spared:
+        why = (module.spared.__doc__ or "").strip().partition("\n")[0]
+        trained = len(set(map(identity, spared)) & table.finished())
+        kept = f", of which the table has {trained} all the same" if trained else ""
+        told.append(f"Spared: {len(spared)} runs{kept}. {_safe(why)}".strip())
+    return told
+
+
 def _impossible(runs: Sequence[Any]) -> str:
-    """The runs that no support can satisfy, by their family."""
+    """The runs that no support can satisfy, by their family, to be unfolded."""
     cells: dict[str, set[float]] = {}
     for run in runs:
         cells.setdefault(f"K={run.family.num_hot}, M={run.family.num_modules}", set()).add(run.frac_test)
@@ -171,13 +154,13 @@ def _impossible(runs: Sequence[Any]) -> str:
         f"{name}: {', '.join(f'{100 * frac:.6g}%' for frac in sorted(of))}" for name, of in cells.items()
     )
     told = f"Impossible, and left out: {len(runs)} runs, whose train tasks are too few to connect the modules"
-    return f"{told} (share held out: {listed})."
+    return f"<details><summary>{told}</summary>\n\nShare held out: {listed}.\n\n</details>"
 
 
 def _item(claim: Line) -> str:
     found = "" if claim["verdict"] == "not yet run" else f": {_measured(claim)}"
     control = f"; control: {claim['control']}" if claim["control"] else ""
-    told = f"{claim['statement']}{found}; published: {claim['published']}{control}"
+    told = f"{claim['statement']}{found}; {_published(claim)}{control}"
     return f"- **{claim['verdict']}**: {_safe(told)}"
 
 
@@ -186,30 +169,36 @@ def _made(line: Line) -> str:
     if not line["runs"]:
         return "Not yet run"
     made = f"{line['scale'].capitalize()} scale, {line['device'] or 'unknown device'}, {line['date'] or 'no date'}"
-    return f"{made}: {counted(line['runs'], 'run')}, {_duration(line['seconds'])} of device time"
+    kind = "cell" if line["computed"] else "run"
+    took = f"{spent.duration(line['seconds'])} of device time"
+    return f"{made}: {counted(line['runs'], kind)}, {took}{_outdated(line, kind)}"
+
+
+def _outdated(line: Line, kind: str) -> str:
+    """That runs are not the ones that the command makes, where it is so."""
+    if not line["outdated"]:
+        return ""
+    which = "" if line["outdated"] == line["runs"] else f"{line['outdated']} of them "
+    told = f"made with other settings than today's; the command makes new {kind}s beside these"
+    return f"; {which}{told}"
 
 
 def _tally(found: Sequence[Line]) -> str:
+    """How many claims came out how: those of others, and apart from them those of which nothing was published."""
+    theirs, ours = ([claim for claim in found if claim["ours"] is mine] for mine in (False, True))
+    told = [f"{len(theirs)} published claim{'s' * (len(theirs) != 1)}{_counts(theirs)}"] if theirs or not ours else []
+    kind = "control or question" if len(ours) == 1 else "controls and questions"
+    return "; ".join([*told, *([f"{len(ours)} {kind} of our own{_counts(ours)}"] if ours else [])])
+
+
+def _counts(found: Sequence[Line]) -> str:
     counts = Counter(claim["verdict"] for claim in found)
     told = ", ".join(f"{counts[word]} {word}" for word in VERDICTS if counts[word])
-    return f"{len(found)} claim{'s' * (len(found) != 1)}: {told}"
+    return f": {told}" if told else ""
 
 
-def _took(found: Sequence[Line]) -> str:
-    """The time of each kind of device."""
-    seconds: Counter[str] = Counter()
-    for first, *_ in _by_experiment(found).values():
-        seconds[first["device"]] += first["seconds"]
-    told = [f"{_duration(value)} on {device}" for device, value in sorted(seconds.items()) if device]
-    return " and ".join(told) or "none"
-
-
-def _duration(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+def _published(claim: Line) -> str:
+    return claim["published"] if claim["ours"] else f"published: {claim['published']}"
 
 
 def _measured(claim: Line) -> str:

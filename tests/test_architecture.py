@@ -72,6 +72,7 @@ ORDER = [
     "images",
     "experiments",
     "runner",
+    "spent",
     "record",
     "terminal",
     "instrument",

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from recombine.claims import (
+    OURS,
     RESULTS,
     Claim,
     crossings,
@@ -19,6 +20,7 @@ from recombine.claims import (
     trends,
 )
 from recombine.core import InputError
+from recombine.run import Run, identity
 from recombine.table import Table
 
 PUBLISHED = {"name": "width", "statement": "wider is better", "source": "Fig. 2", "published": "R2 > 0.9"}
@@ -43,6 +45,16 @@ def claims(rows):
 )
 def test_verdicts(holds, better, verdict):
     assert Claim(**PUBLISHED, measured=1.0, holds=holds, better=better).verdict == verdict
+
+
+@pytest.mark.parametrize("spelt", [OURS, "", "-", "none"])
+def test_where_nothing_was_published_a_ledger_says_so_in_one_way(tmp_path, spelt):
+    claim = Claim(**PUBLISHED | {"published": spelt}, measured=1.0, holds=True)
+    told = [claim, Claim(**PUBLISHED, measured=1.0, holds=True)]
+    lines = ledger({"mine": SimpleNamespace(claims=lambda rows: told)}, tmp_path)
+    assert lines["ours"].tolist() == [True, False]
+    assert lines["published"].tolist() == ["ours", "R2 > 0.9"]
+    assert lines["verdict"].tolist() == ["reproduced"] * 2
 
 
 def test_a_ledger_measures_what_has_run_and_lists_what_has_not(tmp_path):
@@ -79,6 +91,21 @@ def test_a_ledger_is_of_the_runs_that_a_table_shows(tmp_path):
     table.note(shown=["a"])
     (line,) = judge("done", SimpleNamespace(claims=claims), table)
     assert (line["runs"], line["measured"], line["verdict"]) == (1, 0.5, "not reproduced")
+
+
+def test_a_ledger_tells_runs_that_their_experiment_no_longer_asks_for(tmp_path):
+    table, run = Table(tmp_path / "done.parquet"), Run(num_steps=8)
+    table.append(pd.DataFrame({"run": [identity(run), "old"], "step": [1, 1], "test/r2": [0.5, 0.95]}))
+    table.note(scale="small")
+    scales = []
+    module = SimpleNamespace(claims=claims, runs=lambda scale: scales.append(scale) or [run, Run()])
+    (line,) = judge("done", module, table)
+    assert (line["runs"], line["outdated"], line["computed"], scales) == (2, 1, False, ["small"])
+    (line,) = judge("todo", module, Table(tmp_path / "todo.parquet"))
+    assert (line["runs"], line["outdated"]) == (0, 0)
+    module = SimpleNamespace(claims=claims, cells=lambda scale: 1 / 0)
+    with pytest.raises(InputError, match="done cannot list what it asks for at small scale: ZeroDivisionError"):
+        judge("done", module, table)
 
 
 def test_device_seconds_count_every_run_and_every_program_once():

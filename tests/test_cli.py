@@ -168,11 +168,16 @@ def test_claims_come_from_the_committed_tables(call):
     assert width["measured"] > 1
     assert width["seconds"] > 10
     assert width["runs"] > 1
+    assert width["ours"] is False
+    assert {claim["published"] for claim in claims if claim["ours"]} == {"ours"}
     assert width["date"] >= "2026-11-15"
     code, out, _ = call("claims", "quickstart", "modularity")
     assert code == 0
     assert re.findall(r"^(\w+): ", out, re.MULTILINE) == ["quickstart", "modularity"], "only these"
-    assert re.search(r"^\d claims: \d reproduced.*; device time: .* on ", out.splitlines()[-1])
+    total = " ".join(out.split("\n\n")[-1].split())
+    assert re.search(
+        r"^4 published claims: \d rep.*; 1 control or question of our own: 1 .*; device time: .* on ", total
+    )
 
 
 def test_claims_tell_a_terminal_how_far_they_are(call, monkeypatch):
@@ -213,7 +218,7 @@ def test_claims_of_a_sweep_that_is_trained_first(call, tmp_path):
     assert "4 of 4 runs are finished already" in err
     assert out.startswith("mine: An experiment of my own\n  Tiny scale, cpu, ")
     assert "not reproduced  It is perfect\n" in out
-    assert out.splitlines()[-1].startswith("1 claim: 1 not reproduced; device time: ")
+    assert out.splitlines()[-1].startswith("1 published claim: 1 not reproduced; device time: ")
 
 
 def test_the_page_of_all_claims(call):

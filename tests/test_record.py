@@ -8,8 +8,10 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from recombine import find, record
-from recombine.claims import RESULTS, Claim, ledger
+from recombine import find, record, spent
+from recombine.claims import OURS, RESULTS, Claim, ledger
+from recombine.measure import Cell
+from recombine.run import Run, identity
 from recombine.table import Table
 
 PAGE = (RESULTS / "README.md").read_text()
@@ -65,8 +67,23 @@ def test_lines_for_a_terminal(tmp_path):
     assert "control: none" in text
     assert "\ntodo: How wide?\n  Not yet run\n  recombine run todo --scale full --out " in text
     counts, time = told[-1].split("; ")
-    assert counts == "4 claims: 1 reproduced, 1 not reproduced, 2 not yet run"
+    assert counts == "4 published claims: 1 reproduced, 1 not reproduced, 2 not yet run"
     assert " ".join(time.split()) == "device time: 20 s on NVIDIA H200"
+
+
+def test_what_nobody_published_is_counted_and_told_apart(tmp_path):
+    def asked(rows):
+        return [*claims(rows), Claim("third", "Our question", "ours", OURS, 0.5, holds=False)]
+
+    found = ledger({"made": SimpleNamespace(claims=asked, __doc__=DOCSTRING)}, tmp_path).to_dict("records")
+    text = "\n".join(record.lines(found, 200))
+    assert "measured 0.5000; ours\n" in text
+    told = "2 published claims: 2 not yet run; 1 control or question of our own: 1 not reproduced"
+    assert text.splitlines()[-1] == f"{told}; device time: none"
+    table = record._verdicts(found)
+    assert f"\n{told}.\n" in table
+    assert "| Our question | ours | 0.5000 | not reproduced |" in table
+    assert record._item(found[2]) == "- **not reproduced**: Our question: 0.5000; ours"
 
 
 @pytest.fixture
@@ -100,14 +117,80 @@ def test_a_page_tells_all(page):
 def test_only_the_papers_student_is_set_beside_the_public_code(page):
     time = page[page.index("## Device time") : page.index("## made")]
     assert "40 s on NVIDIA H200 and 1 h 0 min on cpu" in time, "two tables of 2 x 2 s + 16 s; one of 2 x 1800 s + 16 s"
-    assert " 2 of the runs train the paper's student" in time
+    assert "\n2 of the runs train the paper's student" in time
     assert "they took 20 s." in time
     assert "10 min 22 s for 2 in a row, 31 times as long" in time, "2 x 311 s"
 
 
-def test_impossible_runs_are_listed():
+def test_runs_that_a_table_holds_beside_the_sweep_are_told_apart(page, tmp_path):
+    assert "Further runs" not in page
+    Table(tmp_path / "small.parquet").note(shown=["a"])
+    time = record.page(tmp_path).split("\n## ")[2]
+    assert "40 s on NVIDIA H200 and 30 min 16 s on cpu" in time, "1800 s + 16 s"
+    assert "Further runs in the tables, which are no part of what is judged: 1, 30 min 16 s." in time
+
+
+def test_the_public_codes_first_sweeps(monkeypatch, tmp_path):
+    monkeypatch.setattr(record, "_experiments", lambda: dict.fromkeys(["other", *spent.FIRST], MADE))
+    for name in ("other", *spent.FIRST[1:]):
+        made(tmp_path, name, rows())
+    assert "first three sweeps" not in record.page(tmp_path), "one is missing"
+    made(tmp_path, spent.FIRST[0], rows())
+    time = record.page(tmp_path).split("\n## ")[2]
+    told = "`scaling_width`, `scaling_data` and `support_conditions`: 6 runs at full scale, 1 min 0 s on NVIDIA H200;"
+    assert told in time
+    assert "at that rate 774 take 2 h 9 min" in time, "10 s a run"
+    assert "31 min 6 s for 6 in a row" in time, "6 x 311 s"
+    Table(tmp_path / f"{spent.FIRST[0]}.parquet").note(scale="small")
+    assert "first three sweeps" not in record.page(tmp_path)
+
+
+def test_commands_that_would_make_other_runs_are_told(tmp_path):
+    made(tmp_path, "made", rows())
+
+    def told(runs) -> str:
+        module = SimpleNamespace(claims=claims, cells=lambda scale: runs)
+        return " ".join("\n".join(record.lines(ledger({"made": module}, tmp_path).to_dict("records"), 60)).split())
+
+    note = "made with other settings than today's; the command makes new cells beside these"
+    assert f"2 cells, 20 s of device time; {note} recombine run made" in told([{"width": 1}])
+    frame = rows()
+    made(tmp_path, "made", frame.assign(run=frame["run"].map({"a": Cell("made", {"width": 1}).name, "b": "b"})))
+    Table(tmp_path / "made.parquet").note(shown=[Cell("made", {"width": 1}).name, "b"])
+    assert f"2 cells, 20 s of device time; 1 of them {note} recombine run made" in told([{"width": 1}])
+    Table(tmp_path / "made.parquet").note(shown=[Cell("made", {"width": 1}).name])
+    assert "1 cell, 18 s of device time recombine run made" in told([{"width": 1}])
+
+
+def test_a_reader_knows_what_the_commands_do():
+    assert "In a clone the commands train nothing: they find every run in its table" in PAGE
+    about = re.findall(r"^(?:Full|Small) scale, .*$", PAGE, re.MULTILINE)
+    assert len(about) == len(TABLES)
+    assert sum("the command makes new" in line for line in about) == 2, "quickstart and six_modules"
+
+
+def test_runs_that_tell_nothing_more_are_counted(tmp_path):
+    def spared(scale):
+        """Every | run that tells nothing more.
+
+        Not this.
+        """
+        return [Run(), Run(seed=1)]
+
+    table, module = Table(tmp_path / "made.parquet"), SimpleNamespace(spared=spared)
+    told = "Spared: 2 runs. Every \\| run that tells nothing more."
+    assert record._left_out(module, table, "full") == [told]
+    table.append(rows().assign(run=identity(Run(seed=1))).iloc[:1])
+    told = told.replace("2 runs.", "2 runs, of which the table has 1 all the same.")
+    assert record._left_out(module, table, "full") == [told]
+    assert record._left_out(SimpleNamespace(spared=lambda _: [], impossible=lambda _: []), table, "full") == []
+    assert re.search(r"^Spared: 813 runs.* not needed to tell where a curve crosses\.$", PAGE, re.MULTILINE)
+
+
+def test_impossible_runs_are_listed_and_folded():
     section = PAGE[PAGE.index("\n## scaling_data") : PAGE.index("\n## scaling_depth")]
-    assert "left out: 54 runs" in section
+    (section,) = re.findall(r"^<details>.*^</details>$", section, re.MULTILINE | re.DOTALL)
+    assert re.search(r"<summary>.*left out: 54 runs, .* connect the modules</summary>\n\nShare held out: K=", section)
     assert "K=2, M=16: 90%, 95%, 98%, 99%; K=2, M=24: 95%, 98%, 99%;" in section
     assert section.count("M=") >= 7
 
@@ -122,7 +205,7 @@ def test_numbers(value, told):
 
 def test_the_same_run_in_two_tables_was_trained_twice(page, tmp_path):
     made(tmp_path, "todo", rows())
-    assert " 4 of the runs train the paper's student" in record.page(tmp_path)
+    assert "\n4 of the runs train the paper's student" in record.page(tmp_path)
 
 
 def test_the_committed_page_is_of_the_committed_tables():
@@ -143,6 +226,16 @@ def test_every_verdict_comes_out_again(name):
 def test_tables_tell_what_their_experiments_do(name):
     told = Table(RESULTS / f"{name}.parquet").meta()["description"]
     assert told == (find.experiment(name).__doc__ or "").strip(), "run it with --finished: pages are made of this"
+
+
+@pytest.mark.parametrize("name", find.names("experiments"))
+def test_our_experiments_say_in_one_way_that_nothing_was_published(name):
+    for claim in find.experiment(name).claims(None):
+        assert (claim.published == OURS) is claim.ours, f"{claim.name}: say OURS"
+        assert not claim.published.startswith("nothing")
+        assert claim.ours or claim.source not in ("ours", "control"), f"{claim.name} was published: name where"
+        assert claim.control not in ("-", "is one", "the control below"), f"{claim.name}: say it in words"
+        assert not re.match(r"It grows|It falls|So does", claim.statement), f"{claim.name}: a line stands alone"
 
 
 def test_the_page_has_every_experiment():

@@ -198,13 +198,13 @@ def claims(rows) -> list:
         _claim(
             *("unseen tasks", rows if shown else None, lambda rows: distance(rows, "test", "best")),
             lambda low, high: high <= CLOSE and untold(rows) < FAILS,
-            f"On unseen tasks it is within {CLOSE} of the best predictor, who takes all tasks for equally likely "
-            "(largest distance in R2)",
+            f"On unseen tasks the student is within {CLOSE} of the best predictor, who takes all tasks for equally "
+            "likely (largest distance in R2)",
         ),
         _claim(
             *("no bet", rows if shown else None, above_the_bet),
             lambda low, high: low > 0 and untold(rows) < FAILS,
-            "On unseen tasks told in part it is ahead of who bets on train tasks alone (mean difference in R2)",
+            "On unseen tasks told in part the student is ahead of who bets on train tasks alone (mean gain in R2)",
         ),
         _claim(
             *("pairs", rows if paired else None, pairs_needed),
@@ -236,6 +236,6 @@ def _claim(
         name=name,
         statement=statement,
         source=SOURCE,
-        published="nothing: a question of ours",
+        published=ledger.OURS,
         control="with everything hidden both fail",
     )

@@ -46,7 +46,14 @@ from recombine.supports.balanced import Balanced
 from recombine.supports.listed import Combinations, Listed
 
 TITLE = "What to add: advice against chance"
-LACKS = ("rare", "unmixed", "confounded", "unspanned", "unspanned, all ones", "balanced")
+LACKS = {  # what a train set lacks, and how a claim says it
+    "rare": "has two modules in one task each",
+    "unmixed": "has a third of the modules alone only",
+    "confounded": "never has three pairs of modules apart",
+    "unspanned": "has pairs of two sides only",
+    "unspanned, all ones": "has pairs of two sides only, all weights being 1",
+    "balanced": "lacks nothing",
+}
 FAMILY = {"unspanned": {"family.num_hot": 2}, "unspanned, all ones": {"family.num_hot": 2, "family.weights": "khot"}}
 ARMS = ("nothing", "random", "suggested")
 FRAC_TEST = 0.25
@@ -173,7 +180,7 @@ def summary(rows) -> dict[str, float]:
 def figures(rows) -> dict:
     """R2 on the same unseen tasks with nothing, random and suggested combinations added."""
     last = _last(rows)
-    for name, order in (("lack", LACKS), ("arm", ARMS)):
+    for name, order in (("lack", tuple(LACKS)), ("arm", ARMS)):
         last[name] = pd.Categorical(last[name], order)
     return {
         "added": figure.bars(
@@ -207,11 +214,11 @@ def _claim(last, lack: str) -> ledger.Claim:
     control = lack == "balanced"
     told = {
         "name": "control: balanced" if control else lack,
-        "statement": f"Where a train set {'lacks nothing' if control else f'is {lack}'}, suggested combinations "
+        "statement": f"Where a train set {LACKS[lack]}, suggested combinations "
         f"{'bring what' if control else 'bring more than'} as many random ones {'do ' if control else ''}(difference "
         f"in R2 on the same unseen tasks{f', within {EVEN}' if control else ''})",
         "source": "ours",
-        "published": "none",
+        "published": ledger.OURS,
         "control": "a balanced train set, where advice must make no difference",
     }
     whole = last is not None and not np.isnan(ahead(last, lack)) and not np.isnan(ahead(last, "balanced"))

@@ -185,7 +185,7 @@ def claims(rows) -> list:
             _claim(
                 f"{scenes}: product",
                 f"The accuracy on unseen {scenes} is the product of their parts' accuracies (mean difference)",
-                (OKAWA, f"within {CLOSE}", "-"),
+                (OKAWA, f"within {CLOSE}", ""),
                 told,
                 lambda frame: float(frame["off"][frame["unseen"] >= FAR].mean()),
                 lambda low, high: high <= CLOSE,
@@ -221,7 +221,7 @@ def _of_cube(rows: Any) -> list[ledger.Claim]:
         _claim(
             "product",
             "The accuracy at distance 2 is the product of its attributes' accuracies (difference)",
-            (OKAWA, f"within {CLOSE}", "-"),
+            (OKAWA, f"within {CLOSE}", ""),
             star if star is not None and made_rows.tells(star) else None,
             made_rows.off_product,
             lambda low, high: high <= CLOSE,
@@ -229,7 +229,7 @@ def _of_cube(rows: Any) -> list[ledger.Claim]:
         _claim(
             "failing split",
             "Where large ones are never seen apart from the rest, unseen large ones fail (accuracy, star less failing)",
-            (OKAWA, "fails", "it is the control"),
+            (OKAWA, "fails", "the star trains as many"),
             every,
             functools.partial(made_rows.ahead, other="failing", only="large"),
             lambda low, high: low > FAR,
@@ -237,7 +237,7 @@ def _of_cube(rows: Any) -> list[ledger.Claim]:
         _claim(
             "told apart",
             "Networks with a vector for each factor make more unseen combinations than with one for all (accuracy)",
-            ("ours", "theirs are told apart", "an interval above 0"),
+            ("ours", ledger.OURS, "an interval above 0"),
             every,
             functools.partial(made_rows.ahead, other="joined"),
             lambda low, high: low > 0,
@@ -292,7 +292,7 @@ def _beyond(students: Any, scenes: str, name: str) -> Any:
     return _claim(
         f"{scenes}: {name} beyond counting",
         f"Activations rank failures of unseen {scenes} better than rare pairs of values do ({NAMES[name]}, difference)",
-        ("ours", "none", "an interval above 0"),
+        ("ours", ledger.OURS, "an interval above 0"),
         students if students is not None and f"expected/{name}" in students else None,
         lambda frame: float((frame[f"expected/{name}"] - frame[f"rare/{name}"]).mean()),
         lambda low, high: low > 0,

@@ -267,7 +267,7 @@ def _untrained(last, encoding: str) -> ledger.Claim:
         name=f"{encoding}: untrained",
         statement=f"{encoding}: training is what makes the task decodable (gain in R2 over an untrained student)",
         source="control",
-        published="none",
+        published=ledger.OURS,
         measured=measured,
         holds=holds,
         interval=interval,

@@ -249,7 +249,7 @@ def claims(rows) -> list[ledger.Claim]:
             statement="held-out prompts whose concepts are read badly are drawn wrongly (rank correlation)",
             source=SOURCE,
             published="decodability goes with success",
-            control="the control below; random weights make no concepts, and nothing is claimed of them",
+            control="probes of another prompt's concepts; nothing is claimed of random weights, which make none",
         ),
         _judged(
             held,
@@ -258,7 +258,7 @@ def claims(rows) -> list[ledger.Claim]:
             name="beyond counting",
             statement="activations rank prompts better than how rare their pairs of concepts are among train prompts",
             source="ours",
-            published="",
+            published=ledger.OURS,
             control="the baseline sees no activation",
         ),
         _judged(
@@ -268,8 +268,7 @@ def claims(rows) -> list[ledger.Claim]:
             name="control",
             statement="probes of another prompt's concepts predict nothing (rank correlation)",
             source="control",
-            published="",
-            control="is one",
+            published=ledger.OURS,
         ),
     ]
 

@@ -17,7 +17,7 @@ nearly none of the unseen instructions right are left out of these: there is not
 Command:  recombine run instructions --scale full
 Runtime:  full: 3.5 minutes on an H200, 7 on one that is shared; small: 3 minutes on two cores.
 Expected: the more is trained on, the more is followed; a rank correlation above .1 and counting's, not the control's.
-Measured: full (2026-11-16, 4 seeds, 40 students): of the answers to unseen ones .86 are right after 131 of 175
+Measured: full (2026-11-16, 4 seeds, 40 students in 2 cells): of answers to unseen ones .86 are right after 131 of 175
           instructions, .58 after 50, .03 after 17 (width 128); .23 after 50 in which two groups of operations are never
           mixed. What fails (32 students): from the best read layer rank correlation .30 (.27 to .33), AUROC .67; the
           number of operations does better (.37), rare pairs, too (.36), an untrained twin nearly (.27), the control not
@@ -234,7 +234,7 @@ def _composing(who: Any) -> list[ledger.Claim]:
     fails = "groups of operations never mixed: fewer unseen ones are followed than after as many random ones"
     paper, grows = "arXiv 2507.07207, on other students", "more data and width: more is composed"
     told: list[tuple[str, str, Any, Any, str, str, str]] = [
-        ("composes", works, drawn, most, "ours", "", "as many instructions without mixed groups, below"),
+        ("composes", works, drawn, most, "ours", ledger.OURS, "as many instructions without mixed groups"),
         ("more instructions", more, drawn, gained, paper, grows, "steps and batches are the same"),
         ("width", wide, drawn, wider, paper, grows, "the same instructions and steps"),
         ("failing support", fails, who, lost, paper, "disconnected supports fail", "as many random instructions"),
@@ -285,9 +285,9 @@ def _ranking(ranked: Any) -> list[ledger.Claim]:
     theirs, found = {"source": SOURCE, "published": "prompts of image models: decodability goes with success"}, []
     for name, statement, statistic, passes in told:
         is_one = name.endswith("control")
-        ours = {"source": "control" if is_one else "ours", "published": ""} | (theirs if name == "ranked" else {})
-        shared = {"name": name, "statement": statement, "control": "is one" if is_one else "the control below"}
-        found.append(_judged(ranked, statistic, passes, **shared, **ours))
+        ours = {"source": "control" if is_one else "ours", "published": ledger.OURS}
+        shared = {"name": name, "statement": statement, "control": "" if is_one else other}
+        found.append(_judged(ranked, statistic, passes, **shared, **(theirs if name == "ranked" else ours)))
     return found
 
 

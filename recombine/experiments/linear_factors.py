@@ -200,8 +200,8 @@ def _ahead(students, among: tuple[str, Any]) -> ledger.Claim:
         name="as good as decodability" if among == AMONG else "as good as decodability, alike",
         statement=f"The sum of parts tells generalisation as well as decodability does, within {LITTLE} (difference of "
         f"rank correlations, {among[0]})",
-        source=SOURCE,
-        published="-",
+        source="ours",
+        published=ledger.OURS,
     )
 
 
@@ -224,7 +224,7 @@ def _controls(students) -> list[ledger.Claim]:
             name="shuffled tasks",
             statement="Parts of shuffled tasks explain nothing (the highest R2 of any student)",
             source="control",
-            published="about 0",
+            published=ledger.OURS,
         ),
         _claim(
             students,
@@ -234,7 +234,7 @@ def _controls(students) -> list[ledger.Claim]:
             statement="A student's own sum of parts tells more of its score than its untrained twin's (difference of "
             "rank correlations)",
             source="control",
-            published="-",
+            published=ledger.OURS,
         ),
     ]
 

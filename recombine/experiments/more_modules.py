@@ -140,6 +140,6 @@ def claims(rows) -> list:
 
 
 def _claim(last, name: str, statement: str, statistic: Statistic, passes: Callable[[float, float], bool]) -> Any:
-    told = {"name": name, "statement": statement, "source": SOURCE, "published": "none"}
+    told = {"name": name, "statement": statement, "source": SOURCE, "published": ledger.OURS}
     known = last is not None and not math.isnan(statistic(last))
     return ledger.judged(last if known else None, statistic, passes, **told)

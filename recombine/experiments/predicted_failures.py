@@ -56,6 +56,8 @@ DRAWS = {"Hyperteacher": 4, "PreferenceGrid": 16}  # of a task's weights, with t
 WORKS = 0.9  # of its own seen score, on unseen tasks: what such a student does we call generalising
 WORST = 0.05  # of a student's train tasks are worse than what counts as failed
 JUDGED = 0.2  # of the unseen tasks, whose outcomes are told
+OTHER = "probes of another task's modules"
+CALIBRATED = ("train tasks", "a fifth of the unseen tasks")
 NONE = 0.1  # rank correlation that counts as none
 OFF = 0.1  # calibration error that counts as calibrated
 PREDICTORS = {
@@ -245,7 +247,7 @@ def claims(rows) -> list[ledger.Claim]:
         students = f"{name} students" if name in FAMILIES else f"a student that {name}"
         statement = f"{students}: unseen tasks whose modules are read badly have the larger errors (rank correlation)"
         published = "prompts of image models: decodability goes with success"
-        about = {"source": SOURCE, "published": published, "control": "the control below"}
+        about = {"source": SOURCE, "published": published, "control": OTHER}
         found.append(_judged(mine[name], "decoding", None, _above(NONE), name=name, statement=statement, **about))
     for by, who, told in (("decoding", "", "activations rank"), ("whole", ", all layers", "all layers at once rank")):
         for name in FAMILIES:
@@ -254,11 +256,11 @@ def claims(rows) -> list[ledger.Claim]:
             found.append(_judged(mine[name], by, "support", _above(0), statement=statement, **about))
     for name in kinds:
         statement = f"a student that {name}: all layers at once rank unseen tasks better than the best read layer"
-        about = {"name": f"{name}, all layers", "source": "ours, as in `instructions`", "control": "the control below"}
+        about = {"name": f"{name}, all layers", "source": "ours, as in `instructions`", "control": OTHER}
         found.append(_judged(mine[name], "whole", "decoding", _above(0), statement=statement, **about))
     for by, all_of in (("control", ""), ("whole control", ", of all layers at once,")):
         statement = f"probes{all_of} of another task's modules predict nothing (rank correlation)"
-        about = {"name": by, "statement": statement, "source": "control", "control": "is one"}
+        about = {"name": by, "statement": statement, "source": "control"}
         found.append(_judged(last, by, None, lambda low, high: low > -NONE and high < NONE, **about))
     return [*found, *(_calibrated(name, last) for name in ("train", "judged"))]
 
@@ -270,11 +272,13 @@ def _above(least: float) -> Any:
 def _judged(mine: Any, by: str, minus: str | None, passes: Any, score: str = "spearman", **told: Any) -> ledger.Claim:
     enough = mine is not None and mine["seed"].nunique() > 1
     statistic = _mean(f"{by}/{score}", minus and f"{minus}/{score}")
-    return ledger.judged(mine if enough else None, statistic, passes, **({"source": "ours", "published": ""} | told))
+    return ledger.judged(
+        mine if enough else None, statistic, passes, **({"source": "ours", "published": ledger.OURS} | told)
+    )
 
 
 def _calibrated(by: str, last: Any) -> ledger.Claim:
-    told = {"train": "train tasks", "judged": "a fifth of the unseen tasks"}[by]
+    told, other = CALIBRATED if by == "train" else CALIBRATED[::-1]
     statement = f"probabilities of a failure that were calibrated on {told} hold on (the other) unseen ones"
-    about = {"name": f"calibrated on {told}", "statement": statement, "control": "the other of the two"}
+    about = {"name": f"calibrated on {told}", "statement": statement, "control": f"calibrated on {other}"}
     return _judged(last, by, None, lambda low, high: high < OFF, score="calibration_error", **about)

@@ -26,17 +26,17 @@ rest. Student by student the largest M come first: half a sweep tells what it ca
 Command:  recombine run scaling_law --scale small
 Runtime:  3 minutes on 2 cores; full: on an H200 about 2.5 s for a run of an MLP and 4 s for one of a transformer.
 Expected: b below 1 for every K; the exponential worse than both others at the M left out.
-Measured: full (2026-11-16, R2 .95, 3 seeds; 87 of 90 curves of MLPs cross): b is .41 (.39 to .43) with K=4, .34 with
-          K=5 and .31 with K=6, at most .41 for R2 .9 and .97; as a polynomial M^1.6, M^1.7 and M^1.9. With M=28 and
-          K=4, 5 and 6 students need 192, 157 and 140 tasks of 24,157, 122,437 and 499,177. A fixed share misses by 1.4
-          in log n at the two largest M. Whether the exponential is worse (not reproduced) depends on what is asked: at
-          each M left out it misses .026 more for R2 .95, .021 for .97, but .001 less for .9. Transformers (89 of 90
-          curves cross) need fewer tasks than MLPs from M=18 on (with M=28 111, 81 and 85), with K=4 and 5 as many or
-          more up to 16 (M=12, K=5: 53 to 34), so that modules cost them less: b is .19 (.13 to .23), .14 and .14, as a
-          polynomial M^.8, M^.7 and M^.9. Their seeds differ by more than laws do: the exponential misses .21 at each M
-          left out, the others .20; the fixed share misses by 2.2. small (2026-11-15, MLP, M 6 to 12, R2 .8, 3 seeds): b
-          is .85 (.81 to .89) with K=3 and .57 with K=4; four M cannot tell the laws apart (at the two largest the
-          exponential misses by .12, the power by .15, the polynomial by .17).
+Measured: full (2026-11-16, R2 .95, 3 seeds; 87 of 90 curves of MLPs cross): the power b of all tasks is .41 (.39 to
+          .43) with K=4, .34 with K=5 and .31 with K=6, at most .41 for R2 .9 and .97; as a polynomial M^1.6, M^1.7 and
+          M^1.9. With M=28 and K=4, 5 and 6 students need 192, 157 and 140 tasks of 24,157, 122,437 and 499,177. A fixed
+          share misses by 1.4 in log n at the two largest M. Whether the exponential is worse (not reproduced) depends
+          on what is asked: at each M left out it misses .026 more for R2 .95, .021 for .97, but .001 less for .9.
+          Transformers (89 of 90 curves cross) need fewer tasks than MLPs from M=18 on (with M=28 111, 81 and 85), with
+          K=4 and 5 as many or more up to 16 (M=12, K=5: 53 to 34), so that modules cost them less: b is .19 (.13 to
+          .23), .14 and .14, as a polynomial M^.8, M^.7 and M^.9. Their seeds differ by more than laws do: the
+          exponential misses .21 at each M left out, the others .20; the fixed share misses by 2.2. small (2026-11-15,
+          MLP, M 6 to 12, R2 .8, 3 seeds): b is .85 (.81 to .89) with K=3 and .57 with K=4; four M cannot tell the laws
+          apart (at the two largest the exponential misses by .12, the power by .15, the polynomial by .17).
 """
 
 import math

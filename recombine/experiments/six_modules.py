@@ -93,7 +93,7 @@ def claims(rows) -> list:
                 published="one of four" if ahead == labelled else "connected support is needed",
                 measured=margin,
                 holds=None if margin is None else margin > 0.05,
-                control="supports that must fall behind",
+                control="the other supports must fall behind",
             )
         )
     return made

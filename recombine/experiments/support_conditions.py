@@ -164,7 +164,12 @@ def claims(rows) -> list:
             last, "balanced, fewer", ("random, fewer", "balanced, fewer"), "Balanced instead of random, fewer tasks"
         ),
         _claim(
-            last, "unspanned, all ones", ("spanned", "unspanned"), "Unspanned pairs, all-ones weights", "ours", "khot"
+            last,
+            "unspanned, all ones",
+            ("spanned", "unspanned"),
+            "Unspanned pairs, all-ones weights",
+            ledger.OURS,
+            "khot",
         ),
         _claim(last, "unspanned, drawn", ("spanned", "unspanned"), "Unspanned pairs, drawn weights", law="discrete"),
     ]
@@ -184,7 +189,7 @@ def _claim(last, name: str, pair: tuple[str, str], told: str, published: str = "
         statement=f"{told}: {f'a large drop (above {LARGE})' if published else f'no drop (within {SMALL})'} in R2 on "
         f"unseen tasks, against {fair} of equal size",
         source="ours" if law else SOURCE if published else "control",
-        published="none" if published in ("ours", "") else published,
+        published=published or ledger.OURS,
         measured=measured,
         holds=holds,
         interval=interval,

@@ -258,21 +258,21 @@ def _beyond() -> list[tuple]:
     coarse = functools.partial(_pick, where="compact", eps=COARSE[0])
     return [
         (
-            ("deep", "-"),
+            ("deep", ledger.OURS),
             "Beyond: neurons of the deep network grow at most as log(1/eps) (power of it)",
             (lambda frame: _slope(_fine(frame, "deep"), "log log", "num_modules"), 0, 1),
             "the shallow network's grow faster",
             (lambda frame: _slope(_fine(frame, "shallow"), "log log", "num_modules"), 1, math.inf),
         ),
         (
-            ("crossing", "-"),
+            ("crossing", ledger.OURS),
             f"Beyond: the deep network is the smaller one at all eps up to {FINE[0]:g} (up to which it is)",
             (_crossing, FINE[0], math.inf),
             f"the larger one at eps = {COARSE[0]:g}",
             (lambda frame: coarse(frame).groupby("construction")["neurons"].mean().diff().min(), -math.inf, 0),
         ),
         (
-            ("exact", "-"),
+            ("exact", ledger.OURS),
             "Beyond: for weights of 0 and 1, I M + 2 H neurons are exact, and so is a table (largest error found)",
             (lambda frame: _pick(frame, kind="attack", eps=0.0)["sup_error"].max(), 0, ROUNDING),
             "not for weights between",

@@ -256,7 +256,7 @@ def _adversary(last: Any) -> list[ledger.Claim]:
         name="tight",
         statement="The bound is tight to a factor of 2: where the check holds, an adversary loses more than half of "
         "the sqrt(delta) tasks that it allows (the largest share)",
-        published="nothing: a measure of ours",
+        published=ledger.OURS,
         control="as many wrong pairs at random must lose fewer",
     )
     needed = _judged(
@@ -265,7 +265,7 @@ def _adversary(last: Any) -> list[ledger.Claim]:
         lambda low, high: high < 0 and bool((points("random", False)["gap"] >= 0).all()),
         name="check",
         statement="The check is needed: where it fails, an adversary breaks the bound (the smallest excess over it)",
-        published="nothing: a measure of ours",
+        published=ledger.OURS,
         control="as many wrong pairs at random must not break it",
     )
     return [tight, needed]

@@ -17,6 +17,11 @@ from recombine.theory.theorem_31 import network
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "found_or_built.parquet"
 
 
+def test_the_papers_own_statements_are_told_from_our_questions():
+    theirs = {claim.name for claim in found_or_built.claims(None) if not claim.ours}
+    assert theirs == {"exists", "found", "found, wide", "simple"}, "a network exists, is found, and is a simple one"
+
+
 @pytest.mark.parametrize("scale", ["small", "full"])
 def test_random_starts_have_the_shape_of_the_construction(scale):
     runs = found_or_built.runs(scale)
