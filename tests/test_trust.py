@@ -246,9 +246,9 @@ def test_one_chunk_that_fails_does_not_stop_the_others(tmp_path, expected, monke
 
     with monkeypatch.context() as patch:
         patch.setattr(engine, "train_chunk", fails)
-        with pytest.raises(InputError, match="1 runs failed, the others are trained: one run does not fit"):
+        with pytest.raises(InputError, match="1 run failed, the others are trained: one run does not fit"):
             rc.train(RUNS, tmp_path / "out", max_width=1, progress=True)
-    assert "1 runs failed, the others go on: one run does not fit" in " ".join(capsys.readouterr().err.split())
+    assert "1 run failed, the others go on: one run does not fit" in " ".join(capsys.readouterr().err.split())
     told = status.read(tmp_path / "out")
     assert (told["state"], told["finished"], told["runs"]) == ("failed", 3, 4)
     assert told["failures"] == [
