@@ -3,11 +3,13 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from concurrent.futures import as_completed
+from importlib.util import find_spec
 from pathlib import Path
 
 import pandas as pd
@@ -20,6 +22,16 @@ from recombine.executors import opened
 from tests.tiny import TINY
 
 pytestmark = pytest.mark.slow
+needs_dask, needs_slurm = (
+    pytest.mark.skipif(not find_spec(name), reason=f'{extra.upper()} IS NOT TESTED: pip install "recombine[{extra}]"')
+    for name, extra in (("distributed", "dask"), ("submitit", "slurm"))
+)
+
+
+def places(*names: str) -> list:
+    """Places to train at; those whose package is absent are skipped."""
+    marks = {"dask": [needs_dask], "slurm": [needs_slurm]}
+    return [pytest.param(name, marks=marks.get(re.split("[-:]", name)[0], [])) for name in names]
 
 
 def numbers(rows: pd.DataFrame) -> pd.DataFrame:
@@ -71,14 +83,14 @@ def test_here_is_no_executor():
         assert executor is None
 
 
-@pytest.mark.parametrize("on", ["processes:2", "dask-local:2"])
+@pytest.mark.parametrize("on", places("processes:2", "dask-local:2"))
 def test_workers_of_this_machine_give_the_same_rows(on, here, tmp_path):
     with opened(on) as executor:
         check_sweep(executor, here, tmp_path / "out", 4)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores cannot be chosen here")
-@pytest.mark.parametrize("on", ["processes:1", "processes:2", "processes:3", "dask-local:1", "dask-local:3"])
+@pytest.mark.parametrize("on", places("processes:1", "processes:2", "processes:3", "dask-local:1", "dask-local:3"))
 def test_workers_divide_the_cores(on):
     num, cores = int(on[-1]), os.sched_getaffinity(0)
     with opened(on) as executor:
@@ -88,6 +100,7 @@ def test_workers_divide_the_cores(on):
     assert sum(map(len, found)) == max(num, len(cores)), "each core once, or one for each worker"
 
 
+@needs_dask
 def test_a_killed_dask_worker_costs_nothing(here, tmp_path, monkeypatch):
     arrived = []
 
@@ -129,6 +142,7 @@ def test_a_call_that_kills_its_process_is_given_up():
         assert executor.submit(abs, -4).result(timeout=60) == 4, "others go on"
 
 
+@needs_dask
 def test_what_a_killed_dask_worker_had_finished_is_not_trained_again(tmp_path):
     def job(number):
         (tmp_path / f"{number}-{os.getpid()}").touch()
@@ -153,6 +167,7 @@ def started(*arguments: str):
         process.wait()
 
 
+@needs_dask
 def test_a_dask_scheduler_is_used_by_its_address(here, tmp_path, capfd):
     file = tmp_path / "scheduler.json"
     with started("scheduler", "--port", "0", "--host", "127.0.0.1", "--scheduler-file", str(file)):
@@ -166,12 +181,14 @@ def test_a_dask_scheduler_is_used_by_its_address(here, tmp_path, capfd):
         until(unfinished.cancelled)
 
 
+@needs_dask
 def test_an_address_without_a_scheduler_is_told(monkeypatch):
     monkeypatch.setattr(executors, "CONNECT_SECONDS", 0.5)
     with pytest.raises(InputError, match=r"no Dask scheduler answers at tcp://127.0.0.1:9: `dask scheduler`"):
         opened("dask://127.0.0.1:9").__enter__()
 
 
+@needs_slurm
 def test_submitted_jobs_give_the_same_rows(here, tmp_path):
     with opened("slurm", "cluster=local", tmp_path) as executor:
         check_sweep(executor, here, tmp_path / "out", 2)
@@ -180,6 +197,7 @@ def test_submitted_jobs_give_the_same_rows(here, tmp_path):
 
 
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGUSR2], ids=["killed", "out of time"])
+@needs_slurm
 def test_a_lost_job_is_submitted_again(sent, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(slurm, "LATE_SECONDS", 0.5)
     jobs = tmp_path / "jobs"
@@ -201,6 +219,7 @@ def test_a_lost_job_is_submitted_again(sent, tmp_path, monkeypatch, capfd):
     assert ["ended without a result: submitted again" in line for line in told] == [True]
 
 
+@needs_slurm
 def test_a_job_that_is_lost_every_time_is_given_up(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(slurm, "LATE_SECONDS", 0.2)
     with opened("slurm", "cluster=local", tmp_path) as executor:
@@ -211,6 +230,7 @@ def test_a_job_that_is_lost_every_time_is_given_up(tmp_path, monkeypatch, capfd)
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # submitit leaves its logs open
+@needs_slurm
 def test_submitits_debug_cluster_runs_in_this_process(tmp_path):
     with opened("slurm", "cluster=debug", tmp_path) as executor:
         assert {f.result() for f in as_completed([executor.submit(os.getpid) for _ in range(2)])} == {os.getpid()}
@@ -235,8 +255,13 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(
     ("on", "sent"),
-    [(on, sent) for on in ("processes:2", "dask-local:2") for sent in (signal.SIGINT, signal.SIGKILL)]
-    + [("slurm", signal.SIGINT)],
+    [
+        ("processes:2", signal.SIGINT),
+        ("processes:2", signal.SIGKILL),
+        pytest.param("dask-local:2", signal.SIGINT, marks=needs_dask),
+        pytest.param("dask-local:2", signal.SIGKILL, marks=needs_dask),
+        pytest.param("slurm", signal.SIGINT, marks=needs_slurm),
+    ],
 )
 def test_workers_end_with_their_driver(on, sent, tmp_path):
     """The signal goes to the driver alone: that its workers end, in the middle of their jobs, must be its doing."""
@@ -276,6 +301,7 @@ def test_malformed_slurm_options_are_told(slurm, told):
         opened("slurm", slurm)
 
 
+@needs_slurm
 def test_slurm_options_need_slurm(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="needs --on slurm"):
         opened("processes:2", "partition=gpu")
@@ -284,6 +310,7 @@ def test_slurm_options_need_slurm(tmp_path, monkeypatch):
         opened("slurm", "partition=gpu", tmp_path).__enter__()
 
 
+@needs_slurm
 def test_options_reach_sbatch_as_slurm_writes_them(tmp_path, monkeypatch):
     """A false sbatch keeps what it is given, and refuses it."""
     for name in ("sbatch", "srun"):
