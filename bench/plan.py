@@ -10,6 +10,7 @@ from recombine.table import Table
 
 TABLES = ("scaling_data.parquet", "scaling_law.parquet")
 STUDENT = "1024x1024x1024x1024"
+RECIPE = "Fast(0.05, 0.02, vector_rate=1.0), 5000 steps"
 OUT = Path(__file__).parent.parent / "recombine" / "plan.json"
 COLUMNS = {
     "family.num_modules": "modules",
@@ -21,12 +22,12 @@ COLUMNS = {
 
 
 def measured() -> dict:
-    """The runs of the paper's student, rounded to what matters."""
+    """The runs of the 4x1024 MLP, rounded to what matters."""
     rows = pd.concat([last(Table(RESULTS / name).read()) for name in TABLES if (RESULTS / name).exists()])
     rows = rows[rows["model.widths"] == STUDENT].drop_duplicates("run").rename(columns=COLUMNS)
     rows = rows[[*COLUMNS.values()]].sort_values([*COLUMNS.values()])
     return {
-        "student": f"MLP {STUDENT} on a hyperteacher, random or balanced supports, Fast(0.05, 0.02), 5000 steps",
+        "student": f"MLP {STUDENT} on a hyperteacher, random or balanced supports, {RECIPE}",
         "columns": list(rows),
         "runs": [[int(m), int(k), int(seed), int(n), round(float(r2), 5)] for m, k, seed, n, r2 in rows.to_numpy()],
     }

@@ -12,6 +12,7 @@ _HOMES = {
     "Run": "run",
     "sweep": "run",
     "paper": "run",
+    "paper_fast": "run",
     "Fast": "recipe",
     "Paper": "recipe",
     "train": "engine",

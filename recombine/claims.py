@@ -26,7 +26,20 @@ Tell = Callable[[str, int, int], None]  # what is done, which one of how many it
 OURS = "ours"  # in place of what was published, where nothing was: a control or a question of our own
 COLUMNS = (
     *("experiment", "title", "name", "statement", "source", "ours", "published", "measured", "interval"),
-    *("control", "runs", "computed", "outdated", "seconds", "date", "scale", "device", "verdict", "command"),
+    *(
+        "control",
+        "note",
+        "runs",
+        "computed",
+        "outdated",
+        "seconds",
+        "date",
+        "scale",
+        "device",
+        "recipe",
+        "verdict",
+        "command",
+    ),
 )
 
 
@@ -43,6 +56,8 @@ class Claim:
     control: str = ""
     interval: tuple[float, float] | None = None
     better: bool = False
+    confounded: bool = False  # found as published, but a control that should fail explains it as well
+    note: str = ""  # shown with the number; it does not decide the verdict
 
     @property
     def ours(self) -> bool:
@@ -51,11 +66,13 @@ class Claim:
 
     @property
     def verdict(self) -> str:
-        """`reproduced`, `better`, `not reproduced` or `not yet run`: also where seeds are too few for an interval."""
+        """`reproduced`, `better`, `confounded`, `not reproduced`; `not yet run` also where there is only one seed."""
         if self.holds is None or any(map(math.isnan, self.interval or ())):
             return "not yet run"
         if not self.holds:
             return "not reproduced"
+        if self.confounded:
+            return "confounded"
         return "better" if self.better else "reproduced"
 
 
@@ -201,6 +218,7 @@ def judge(name: str, module: Any, table: Table) -> list[dict[str, Any]]:
         "date": meta.get("date", ""),
         "scale": scale,
         "device": " + ".join(devices) or meta.get("device", ""),
+        "recipe": getattr(module, "RECIPE", "") or recipes_of(rows),
         "command": command,
     }
     return [shared | _line(claim) for claim in _claims(module, table, rows, command)]
@@ -221,6 +239,32 @@ def _outdated(name: str, module: Any, table: Table, rows: pd.DataFrame) -> int:
         raise InputError(f"{name} cannot list what it asks for at {scale} scale: {told}") from error
     names = (Cell(Path(name).stem, one).name if isinstance(one, Mapping) else identity(one) for one in listed)
     return len(set(rows["run"]) - set(names))
+
+
+def recipes_of(rows: pd.DataFrame) -> str:
+    """The recipes of the trained runs as they would be written, with their steps; six at most."""
+    names = ["recipe", "recipe.learning_rate", "recipe.weight_decay", "recipe.vector_rate", "num_steps"]
+    names.append("recipe.precision")
+    if "recipe" not in rows or "num_steps" not in rows:
+        return ""
+    runs = rows.drop_duplicates("run").reindex(columns=names)
+    counts = runs[runs["recipe.learning_rate"] != 0].value_counts(dropna=False)
+    listed: Any = counts.index
+    recipes = list(dict.fromkeys(recipe_text(*values) for values in listed))
+    recipes.sort(key=lambda text: not text.startswith("Paper"))  # the paper's own first
+    more = f"; and {len(recipes) - 6} more" if len(recipes) > 6 else ""
+    return "; ".join(recipes[:6]) + more
+
+
+def recipe_text(
+    name: str, learning_rate: float, weight_decay: float, vector_rate: float, num_steps: float, precision: str = "auto"
+) -> str:
+    """A recipe and its steps in words. Rows from before `vector_rate` was added (NaN) were trained with 1."""
+    fields = f"learning_rate={learning_rate:g}, weight_decay={weight_decay:g}"
+    if name == "Fast":
+        fields += f", vector_rate={1 if math.isnan(vector_rate) else vector_rate:g}"
+    typed = f", {precision}" if precision in ("float32", "bfloat16") else ""
+    return f"{name}({fields}), {num_steps:,.0f} steps{typed}"
 
 
 def _line(claim: Claim) -> dict[str, Any]:

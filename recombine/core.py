@@ -113,6 +113,8 @@ class Model(Protocol):
     `together = True`, where a point's prediction depends on the points beside it: evaluation then shows as many at a
     time as training did;
     a net's `many`, the same for all tasks of a batch at once;
+    a net's `activation`, the name of its nonlinearity ("relu", "gelu", …): unit activity uses it to decide when a unit
+    of `hidden0`, … is dead; activations named `feedforward0`, … are measured too, but not probed;
     a net's `mixed_precision = True`, where it works with matrices of a lower type than the rest
     (`weight @ h.astype(weight.dtype)`).
     """
@@ -204,6 +206,21 @@ def hints(cls: type) -> dict[str, Any]:
     """The annotations of a dataclass's init fields, `Annotated` kept."""
     found = typing.get_type_hints(cls, include_extras=True)
     return {field.name: found[field.name] for field in dataclasses.fields(cls) if field.init}
+
+
+BEFORE = "recombine: value before the field was added"  # in the metadata of a dataclass field
+
+
+def added(default: Any, before: Any) -> Any:
+    """Declare a field that was added to a part after results were stored. `before` is the value that those results were
+    trained with: a run with this value keeps its earlier content hash, so that its rows are found."""
+    return dataclasses.field(default=default, metadata={BEFORE: before})
+
+
+@functools.lru_cache
+def added_fields(cls: type) -> dict[str, Any]:
+    """The fields that were added to a part after rows were stored, with the value that those rows were trained with."""
+    return {field.name: field.metadata[BEFORE] for field in dataclasses.fields(cls) if BEFORE in field.metadata}
 
 
 def is_knob(hint: Any) -> bool:

@@ -43,12 +43,16 @@ def scores(fit: Observation, sides: Mapping[str, Observation], l2: float | None)
     return found
 
 
+def probed(activations: dict[str, Array]) -> dict[str, Array]:
+    """The layers that probes decode: all but the units inside a transformer's blocks (`feedforward0`, …)."""
+    return {name: h for name, h in activations.items() if not name.startswith("feedforward")}
+
+
 def _layers(public: bool, seen: Observation) -> tuple[dict[str, Array], Array]:
     """The features of every layer, and the task to be read from each of them."""
+    kept = probed(seen.activations)
     if public:
-        kept = {name: h[:, -1:] for name, h in seen.activations.items() if not name.startswith("hidden")}
-    else:
-        kept = seen.activations
+        kept = {name: h[:, -1:] for name, h in kept.items() if not name.startswith("hidden")}
     num_points = next(iter(kept.values())).shape[1]
     flat = {name: h.reshape(h.shape[0] * num_points, -1).astype(jnp.float32) for name, h in kept.items()}
     return flat, jnp.repeat(seen.batch.task, num_points, axis=0)

@@ -19,11 +19,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from recombine.closure import DEFINITION, INSTALLED, PACKAGE, Closure, Source, does_nothing, is_users, parse, read
-from recombine.core import hints
+from recombine.core import added_fields, hints
 
 # What results depend on; the rest of the package finds, plans, shows and stores them.
 RELEVANT = (
     *("core", "random", "conditions", "khot", "episode", "layer", "perceptron", "squares", "muon", "recipe", "decoder"),
+    "activity",
     *("families", "supports", "encodings", "models", "diagnostics"),
     *("run", "laboratory", "program", "trainer"),
 )
@@ -133,8 +134,13 @@ def home_of(cls: type) -> Source | None:
 
 
 def fields(part: Any) -> dict[str, Any]:
-    """A part's fields, each in one form: equal values (1, 1.0, True and NumPy's; a list and a tuple) look alike."""
-    return {name: _plain(getattr(part, name), kinds) for name, kinds in _kinds(type(part)).items()}
+    """A part's fields, each in one form: equal values (1, 1.0, True and NumPy's; a list and a tuple) look alike.
+
+    A field that was added later is left out where it has its earlier value (`core.added`).
+    """
+    found = {name: _plain(getattr(part, name), kinds) for name, kinds in _kinds(type(part)).items()}
+    before = added_fields(type(part))
+    return {name: value for name, value in found.items() if name not in before or value != before[name]}
 
 
 def _plain(value: Any, kinds: set[type]) -> Any:

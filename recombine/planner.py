@@ -24,7 +24,7 @@ from recombine.claims import crossings
 from recombine.core import InputError, require
 from recombine.estimate import estimate
 from recombine.families.hyperteacher import Hyperteacher
-from recombine.recipe import Fast
+from recombine.recipe import EARLIER_FAST
 from recombine.run import paper, sweep
 
 LEAST = 3  # numbers of modules that a law is fitted to: two make a line, one more tells how far off it is
@@ -160,7 +160,7 @@ def _cost(num_modules: int, num_hot: int, kind: str, num_seeds: int) -> dict[str
     """What training that student costs; it does not depend on the number of train tasks."""
     too_many = khot.count(num_modules, num_hot) > khot.MAX_LISTED
     base = paper(
-        recipe=Fast(0.05, 0.02),
+        recipe=EARLIER_FAST,
         num_tasks=512,
         num_points=4,
         num_steps=5000,

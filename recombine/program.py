@@ -20,7 +20,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from recombine import device
+from recombine import activity, device
 from recombine.core import Batch, Family, Split, stream
 from recombine.laboratory import Laboratory, Setting, Shared, below, predict
 from recombine.random import new_key
@@ -215,6 +215,8 @@ def _scores(lab: Laboratory, labels: Any, key: PRNGKeyArray) -> dict[str, Array]
                 mean = jnp.where(member, of_side, 0).sum() / member.sum()
                 scores[f"{side}/{group}={value}/{metric}"] = mean  # NaN where no such task was picked
                 scores[f"{side}/{group}={value}/num_tasks"] = member.sum()
+    seen_activations = {name: h[:n] for name, h in seen.activations.items()}
+    scores |= {f"activity/{name}": value for name, value in activity.measure(lab.net, seen_activations).items()}
     for diagnostic in lab.run.diagnostics:
         name = label(diagnostic)
         measured = diagnostic.measure(stream(key, f"diagnostic/{name}"), lab)

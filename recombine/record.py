@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from rich.console import Console
 
 from recombine import find, spent
 from recombine.claims import COLUMNS, Tell, judge, ledger
@@ -26,19 +27,24 @@ from recombine.hint import counted
 from recombine.spent import Line
 from recombine.table import Table
 
-VERDICTS = ("reproduced", "better", "not reproduced", "not yet run")
+VERDICTS = ("reproduced", "better", "confounded", "not reproduced", "not yet run")
 MARGIN = 18  # columns, for the verdict
 NARROWEST = 60  # columns: below that, wrapped lines tell less than cut ones
 INTRO = """\
 # The record
 
-What was published, what came out here, and the verdict. All of it is computed from the tables beside this page
-(`NAME.parquet`, every evaluation of every run). Intervals stand in brackets, of the bootstrap's 95% over seeds unless
-the claim says otherwise. Of three seeds, as most have, that is from the smallest value to the largest: such an interval
-holds the median of all seeds three times in four, no more. A claim is *reproduced* if what it says was found and its
-control came out as it must, *better* if more than that was found, and else *not reproduced*. So are controls and
-questions of our own judged, of which nothing was published (*ours*): they are counted apart. How fast single runs are:
-[bench.md](bench.md).
+What was published, what was measured here, and the verdict. All numbers are computed from the tables beside this page
+(`NAME.parquet`, every evaluation of every run). Brackets show 95% bootstrap intervals over seeds, unless the claim says
+otherwise. With three seeds, as most have, that is the range from the smallest value to the largest, which holds the
+median of all seeds three times in four, no more. Most claims are judged by their whole interval.
+- *reproduced*: the claim was found, and its control came out as it must;
+- *better*: more than that was found;
+- *confounded*: found as published, but a control that should fail explains it nearly as well;
+- *not reproduced*: otherwise.
+
+Controls and questions of our own, about which nothing was published (*ours*), get the same verdicts and are counted
+separately. Every section names the training recipe of its runs. [faithful_recipe](#faithful_recipe) tests whether the
+fast recipe trains networks like those of the paper's recipe. How fast single runs are: [bench.md](bench.md).
 
 In a clone the commands train nothing: they find every run in its table, unless it is said that they make new ones. To
 train anew, leave out `--out` or name another.
@@ -57,7 +63,10 @@ def train(name: str, scale: str, quiet: bool = False) -> pd.DataFrame:
 
     (module,) = _experiments([name]).values()  # what makes no claims is refused before it is trained
     order = Order(name, scale)
-    perform(order, quiet)
+    result, _ = perform(order, quiet)
+    if not quiet:  # otherwise `perform` has printed them
+        for warning in result["warnings"]:
+            Console(stderr=True).print(warning, style="yellow", soft_wrap=True, markup=False, highlight=False)
     return pd.DataFrame(judge(name, module, Table(order.place)), columns=list(COLUMNS))
 
 
@@ -80,6 +89,7 @@ def lines(found: Sequence[Line], width: int) -> list[str]:
         for claim in claims:
             texts = [claim["statement"], f"measured {_measured(claim)}; {_published(claim)}"]
             texts += [f"source: {claim['source']}", *([f"control: {claim['control']}"] if claim["control"] else [])]
+            texts += [f"note: {claim['note']}"] if claim["note"] else []
             text = "\n".join(textwrap.fill(text, width - MARGIN) for text in texts)
             told.append(f"  {claim['verdict']:<{MARGIN - 2}}" + textwrap.indent(text, " " * MARGIN).lstrip())
         told.append("")
@@ -122,13 +132,28 @@ def _section(module: Any, table: Table, claims: Sequence[Line]) -> str:
     about, first = _labelled(module.__doc__ or ""), claims[0]
     name = first["experiment"]
     told = [f"## {name}", f"**{_safe(first['title'])}**", f"Claim: {_safe(about.get('Claim', ''))}"]
-    told += [f"{_made(first)}.\n```\n{first['command']}\n```", "\n".join(map(_item, claims))]
+    told += [f"{_made(first)}.\n```\n{first['command']}\n```"]
+    if first["recipe"]:
+        measured = any(str(column).startswith("activity/") for column in table.read())
+        warning = "" if measured else _dead_units_warning(first["recipe"])
+        told.append(f"Recipe: {_safe(first['recipe'])}.{warning}")
+    told.append("\n".join(map(_item, claims)))
     told += _left_out(module, table, first["scale"]) if first["runs"] else []
     told.append(f"Source: {_safe('; '.join(dict.fromkeys(claim['source'] for claim in claims)))}")
-    if first["runs"]:
-        told.append(f"Measured: {_safe(about.get('Measured', ''))}")
+    if first["runs"] and "Measured" in about:
+        told.append(f"Measured: {_safe(about['Measured'])}")
     told += [f"![{_safe(_title(text))}]({name}-{figure}.svg)" for figure, text in table.figures().items()]
     return "\n\n".join(told) + "\n"
+
+
+def _dead_units_warning(recipe: str) -> str:
+    """A warning where a recipe is one that leaves many units dead."""
+    if not re.search(r"Fast\(learning_rate=0\.0[45], weight_decay=[\d.]+, vector_rate=1\)", recipe):
+        return ""
+    return (
+        " With 4x1024 MLPs this earlier recipe leaves many units dead (see [faithful_recipe](#faithful_recipe)); here "
+        "unit activity was not measured."
+    )
 
 
 def _left_out(module: Any, table: Table, scale: str) -> list[str]:
@@ -160,7 +185,8 @@ def _impossible(runs: Sequence[Any]) -> str:
 def _item(claim: Line) -> str:
     found = "" if claim["verdict"] == "not yet run" else f": {_measured(claim)}"
     control = f"; control: {claim['control']}" if claim["control"] else ""
-    told = f"{claim['statement']}{found}; {_published(claim)}{control}"
+    note = f"; note: {claim['note']}" if claim["note"] else ""
+    told = f"{claim['statement']}{found}; {_published(claim)}{control}{note}"
     return f"- **{claim['verdict']}**: {_safe(told)}"
 
 

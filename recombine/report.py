@@ -12,6 +12,7 @@ import inspect
 import json
 import math
 import re
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from string import Template
@@ -19,6 +20,7 @@ from typing import Any
 
 import pandas as pd
 
+from recombine import unit_activity
 from recombine.core import InputError, require
 from recombine.hint import counted
 from recombine.table import Table, replace
@@ -51,12 +53,15 @@ def page(table: Table) -> str:
     command = meta.get("command", "recombine run NAME")
     require(len(rows) > 0, f"{table.path} holds no rows to report: run `{command}` first")
     name = str(meta.get("experiment", table.path.stem))
+    dead_units = unit_activity.summary_line(rows)
     return filled(
         title=str(meta.get("title", name)),
         kind=f"Recombine experiment: {name}" + (f", {meta['scale']} scale" if "scale" in meta else ""),
         description=meta.get("description") or "",
         summary=meta.get("summary") or {},
-        figures=figures,
+        figures=figures | unit_activity.figures(rows),
+        notes=[] if dead_units is None else [dead_units],
+        warnings=unit_activity.warnings(rows),
         results=_results(results_table(rows), name),
         making=_making(meta, _made_with(rows), table.path),
     )
@@ -71,14 +76,19 @@ def filled(
     results: str,
     making: str,
     heading: str = "Results",
+    notes: Sequence[str] = (),
+    warnings: Sequence[str] = (),
 ) -> str:
-    """The frame with plain text and figures put into it; `results` and `making` are HTML, escaped already."""
+    """The frame with plain text and figures put into it; `results` and `making` are HTML, escaped already.
+
+    `notes` and `warnings` are plain sentences below the summary.
+    """
     frame = Template(resources.files("recombine").joinpath("report.html").read_text(encoding="utf-8"))
     return frame.substitute(
         title=escaped(title),
         kind=escaped(kind),
         description=_description(description),
-        summary=pairs("summary", summary),
+        summary=pairs("summary", summary) + _sentences("note", notes) + _sentences("warning", warnings),
         figures="\n".join(_figure(number, *item) for number, item in enumerate(figures.items())),
         heading=escaped(heading),
         results=results,
@@ -133,6 +143,10 @@ def pairs(kind: str, told: dict[str, Any]) -> str:
     """Names and values, beside each other."""
     items = [f"<div><dt>{escaped(key)}</dt><dd>{escaped(value)}</dd></div>" for key, value in told.items()]
     return f'<dl class="{kind}">{"".join(items)}</dl>' if items else ""
+
+
+def _sentences(kind: str, lines: Sequence[str]) -> str:
+    return "".join(f'\n<p class="{kind}">{escaped(line)}</p>' for line in lines)
 
 
 def _figure(number: int, name: str, text: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 from rich.console import Console
 
-from recombine import executors, find, measure, mirror, setting
+from recombine import executors, find, measure, mirror, setting, unit_activity
 from recombine.core import InputError, require
 from recombine.engine import finished, train
 from recombine.run import Run, identity, structure
@@ -112,8 +112,12 @@ def perform(order: Order, quiet: bool = False) -> tuple[dict[str, Any], pd.DataF
         "programs": len({program for name, program in programs.items() if name in there}),
         "seconds": round(time.perf_counter() - clock, 1),
         "summary": _of_rows(module, "summary", rows),
+        "activity": unit_activity.means(rows),
+        "warnings": unit_activity.warnings(rows),
         "rows": len(rows),
     }
+    for warning in result["warnings"] if quiet else []:  # otherwise the terminal shows it below the summary
+        _say(warning)
     _keep(table, module, rows, result, _about(module, order, names) if new else {})
     return result, rows
 

@@ -18,6 +18,7 @@ def show(rows: Any, result: dict[str, Any]) -> None:
     """The table of a sweep's runs, and what came out."""
     from recombine.hint import counted
     from recombine.report import number, results_table, shorten
+    from recombine.unit_activity import summary_line
 
     console = Console()
     frame = results_table(rows).drop(columns="run")
@@ -31,6 +32,11 @@ def show(rows: Any, result: dict[str, Any]) -> None:
         console.print(f"… and {len(frame) - 40} more runs")
     for name, value in result["summary"].items():
         console.print(f"  {name}: [bold]{number(value)}[/bold]" if isinstance(value, float) else f"  {name}: {value}")
+    dead_units = summary_line(rows)
+    if dead_units is not None:
+        console.print(dead_units, soft_wrap=True, markup=False, highlight=False)
+    for warning in result["warnings"]:
+        console.print(warning, style="yellow", soft_wrap=True, markup=False, highlight=False)
     num, programs = result["runs"], result["programs"]
     made = f"{counted(num, 'run')} in {counted(programs, 'program')}" if programs else counted(num, "cell")
     console.print(f"{made}, {result['seconds']} s")

@@ -12,8 +12,9 @@ import pandas as pd
 import pytest
 
 import recombine as rc
-from recombine import device
-from recombine.bench import plain, sampling, speed, suite
+from bench import reference
+from recombine import device, find
+from recombine.bench import fidelity, plain, sampling, speed, suite
 from recombine.bench.suite import Suite, markdown, shown, summary
 from recombine.random import new_key
 from tests import tiny
@@ -226,6 +227,12 @@ def test_the_committed_table_reaches_the_targets():
     assert value(recipe, "bfloat16 differs by") <= 0.002
     assert value(quality, "mean test R2") >= 0.9967
     assert value(quality, "seconds a run") <= 3.1
+    known = fidelity.reference()[fidelity.LARGE]
+    for layer in ("hidden0", "hidden1", "hidden2", "hidden3"):
+        assert value(quality, f"dead units, {layer}") <= 100 * (known["dead"][layer] + 0.04)
+        assert value(quality, f"effective rank, {layer}") >= 0.75 * known["rank"][layer]
+    for layer in ("hidden1", "hidden2", "hidden3"):
+        assert abs(value(quality, f"decodability, {layer}") - known["decodability"][layer]) <= 0.05
     assert value(few_shot, "mean test R2") >= 0.965
     assert value(few_shot, "seconds a run") <= 30
     assert value("Decodability", "probe of all layers") < 2
@@ -257,3 +264,57 @@ def test_what_bounds_training_is_told(monkeypatch):
     trained, learned, drawn = sampling.preference(10, 2)
     assert (trained["value"], learned["value"], drawn["value"]) == (100, 150, 120)
     assert trained["note"].startswith("drawing bounds it")
+
+
+def test_the_reference_is_of_the_committed_table():
+    assert json.loads((Path(find.__file__).parent / "reference.json").read_text()) == reference.measured()
+    large = fidelity.reference()[fidelity.LARGE]
+    assert large["recipe"] == "Paper(learning_rate=0.0003, weight_decay=0.003), 300,000 steps, float32"
+    assert large["runs"] == 3
+
+
+def faithful_rows(dead=0.0, rank=100.0, decodability=0.97, test=0.998):
+    """The last rows of twelve runs of the large student."""
+    row = {"test/r2": test, "seen/r2": 0.999, "num_steps": 8000}
+    for i in range(4):
+        row |= {f"activity/hidden{i}/dead": dead, f"activity/hidden{i}/rank": rank}
+        row[f"LinearDecodability-paper/pre{i}/test/r2"] = decodability
+    return pd.DataFrame([row] * 12)
+
+
+def missed(rows):
+    return {row["name"] for row in rows if row["reached"] is False}
+
+
+def test_speed_cannot_be_bought_with_dead_units():
+    good = fidelity.quality_rows(faithful_rows(), 2.0)
+    assert missed(good) == set()
+    assert len(good) == 3 + 4 + 4 + 3, "the first layer's decodability says nothing"
+    assert all(row["note"].startswith("paper's recipe") for row in good[3:])
+    dead = fidelity.quality_rows(faithful_rows(dead=0.6), 1.5)
+    assert missed(dead) == {f"… dead units, hidden{i}" for i in range(4)}
+    assert missed(fidelity.quality_rows(faithful_rows(rank=5.0), 2.0)) == {
+        f"… effective rank, hidden{i}" for i in range(4)
+    }
+    collapsed = missed(fidelity.quality_rows(faithful_rows(decodability=0.4), 2.0))
+    assert collapsed == {f"… decodability, hidden{i}" for i in (1, 2, 3)}
+    slow = missed(fidelity.quality_rows(faithful_rows(), 4.0))
+    assert slow == {"… seconds a run", "… against the public code"}
+    poor = missed(fidelity.quality_rows(faithful_rows(test=0.99), 2.0))
+    assert {"Fast, 8,000 steps, 12 runs: mean test R2", "… seconds a run"} <= poor
+
+
+def test_layers_that_were_not_measured_miss_their_targets():
+    rows = faithful_rows()
+    bare = rows[[name for name in rows if not name.startswith("activity/hidden3")]]
+    assert missed(fidelity.quality_rows(bare, 2.0)) == {
+        "… dead units, hidden3",
+        "… effective rank, hidden3",
+        "… decodability, hidden3",
+    }
+
+
+def test_a_student_without_reference_is_shown_without_targets():
+    rows = fidelity.compare(faithful_rows(dead=0.9), "nobody")
+    assert {row["reached"] for row in rows} == {None}
+    assert {row["note"] for row in rows} == {"no reference"}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import recombine
-from recombine import claims, find
+from recombine import claims, find, unit_activity
 
 TINY = """
 import recombine as rc
@@ -62,7 +62,8 @@ def test_a_users_file_runs_resumes_and_reports(call, tiny, tmp_path):
     code, out, _ = call("run", tiny, "--out", "rows", "--json")
     result = json.loads(out)
     assert code == 0
-    assert set(result) == {"experiment", "out", "runs", "programs", "seconds", "summary", "rows"}
+    answered = {"experiment", "out", "runs", "programs", "seconds", "summary", "activity", "warnings", "rows"}
+    assert set(result) == answered
     assert (result["experiment"], result["runs"], result["programs"], result["rows"]) == ("tiny", 4, 1, 8)
     assert list(result["summary"]) == ["best"]
     before = sorted((tmp_path / "rows").rglob("*.parquet"))
@@ -74,6 +75,32 @@ def test_a_users_file_runs_resumes_and_reports(call, tiny, tmp_path):
     code, out, _ = call("report", "rows", "--json")
     page = Path(json.loads(out)["report"]).read_text()
     assert "recombine run tiny.py --out rows" in page
+
+
+def test_unit_activity_is_in_the_output_and_on_the_page(call, tiny, monkeypatch):
+    monkeypatch.setattr(unit_activity, "MAX_DEAD", -1.0)  # so that every layer is above it
+    code, out, err = call("run", tiny, "--out", "rows", "--json")
+    result = json.loads(out)
+    assert code == 0
+    assert list(result["activity"]) == ["hidden0", "hidden1"]
+    for numbers in result["activity"].values():
+        assert set(numbers) == {"dead", "rare", "active", "rank"}
+        assert 0 <= numbers["dead"] <= numbers["rare"] <= 1
+        assert 0 < numbers["active"] < 1 < numbers["rank"] <= 8
+    (warning,) = result["warnings"]
+    assert f"recombine: {warning}" in err.splitlines()
+    code, out, err = call("run", tiny, "--out", "rows")
+    assert code == 0
+    assert out.index("best: ") < out.index("Dead units: ") < out.index(warning) < out.index("4 runs in 1 program")
+    assert warning not in err, "said once"
+    call("report", "rows")
+    page = Path("rows/report.html").read_text()
+    assert f'<p class="warning">{warning}</p>' in page
+    assert "Dead units by hidden layer" in page
+    monkeypatch.setattr(unit_activity, "MAX_DEAD", 1.0)
+    code, out, err = call("run", tiny, "--out", "rows", "--json")
+    assert json.loads(out)["warnings"] == []
+    assert "Warning" not in err
 
 
 def test_a_report_is_of_the_last_commands_runs(call, tiny):

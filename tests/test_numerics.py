@@ -5,17 +5,22 @@ import dataclasses
 import pytest
 
 import recombine as rc
+from recombine.recipe import EARLIER_DEFAULT
 from recombine.run import NUMERICS
 from tests.tiny import TINY
 
 PROBE = rc.LinearDecodability(num_fit=32, num_seen=32, num_test=32)
 GRID = rc.PreferenceGrid(num_modules=4, num_hot=2, num_features=4, horizon=4, observation="compact")
 SEQUENCE = rc.FewShot(num_pairs=4, sequence=True)
+AVERAGED = dataclasses.replace(EARLIER_DEFAULT, ema=0.9)
 WORDS = rc.MLP(widths=(8, 8), tokens="embed", d_embed=4, normalisation="layer", residual=True)
 
 # What is changed in the smallest run, and the last train/loss, seen/loss and test/loss (and decodability).
 RESULTS = {
-    "MLP, Fast, with a probe": ({"diagnostics": (PROBE,)}, (0.267757, 0.234657, 0.18112, -0.118722)),
+    "MLP, Fast, with a probe": (
+        {"recipe": EARLIER_DEFAULT, "diagnostics": (PROBE,)},
+        (0.267757, 0.234657, 0.18112, -0.118722),
+    ),
     "Transformer on sequences, Paper": (
         {
             "encoding": SEQUENCE,
@@ -26,11 +31,18 @@ RESULTS = {
         (0.273787, 0.330005, 0.208561),
     ),
     "Hypernetwork on episodes, a running average": (
-        {"family": GRID, "encoding": rc.Orthogonal(), "model": rc.Hypernetwork(8), "recipe": rc.Fast(ema=0.9)},
+        {"family": GRID, "encoding": rc.Orthogonal(), "model": rc.Hypernetwork(8), "recipe": AVERAGED},
         (1.44234, 1.28406, 1.4732),
     ),
     "sentences": (
-        {"family": rc.GoalGrid(), "encoding": rc.Language(), "model": WORDS, "num_points": 48, "num_eval_points": 48},
+        {
+            "family": rc.GoalGrid(),
+            "encoding": rc.Language(),
+            "model": WORDS,
+            "recipe": EARLIER_DEFAULT,
+            "num_points": 48,
+            "num_eval_points": 48,
+        },
         (1.93037, 1.83838, 1.93413),
     ),
 }

@@ -66,14 +66,14 @@ def test_the_papers_learning_rate_is_constant():
 
 @pytest.mark.parametrize(("frac_warmup", "warmup"), [(0.1, 4), (0.0, 1)])
 def test_the_fast_learning_rate_warms_up_and_falls_as_a_cosine(frac_warmup, warmup):
-    recipe = Fast(learning_rate=0.02, frac_warmup=frac_warmup, final=0.1)
+    recipe = Fast(learning_rate=0.02, frac_warmup=frac_warmup, final=0.1, vector_rate=0.5)
     gradients = np.full((43, 3), -2.0, np.float32)
     # Adam's steps at a rate of 1, which are not quite 1 because of Nesterov's momentum.
     found = updates(recipe, 40, gradients, np.zeros(3)) / adam_by_hand(gradients, np.zeros(3), 1, 0, nesterov=True)
     steps = np.arange(43)
     # By hand: linear from 0 to the peak, then half a cosine to 10 percent of it at step 40, and constant from there.
     fall = 0.1 + 0.9 * (1 + np.cos(math.pi * np.clip((steps - warmup) / (40 - warmup), 0, 1))) / 2
-    np.testing.assert_allclose(found[:, 0], 0.02 * np.where(steps < warmup, steps / warmup, fall), rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(found[:, 0], 0.01 * np.where(steps < warmup, steps / warmup, fall), rtol=1e-3, atol=1e-6)
 
 
 def test_fast_updates_of_matrices_are_orthogonal_and_of_vectors_adams():
@@ -83,7 +83,7 @@ def test_fast_updates_of_matrices_are_orthogonal_and_of_vectors_adams():
     for name in ("tall", "wide"):
         u, _, v = np.linalg.svd(gradients[name], full_matrices=False)
         gradients[name] = np.float32(u * np.array([1, 0.3, 0.1, 0.03]) @ v)
-    found = updates(Fast(learning_rate=0.02, frac_warmup=0, final=1), 3, gradients, weights)
+    found = updates(Fast(learning_rate=0.02, frac_warmup=0, final=1, vector_rate=0.3), 3, gradients, weights)
     for name, length in (("tall", 2.0), ("wide", 1.0)):
         u, sizes, v = np.linalg.svd(found[name][2] / 0.02, full_matrices=False)
         # Newton-Schulz leaves singular values between 0.7 and 1.2; the gradient's spread over a factor of 33.
@@ -91,7 +91,7 @@ def test_fast_updates_of_matrices_are_orthogonal_and_of_vectors_adams():
         # Otherwise it is the gradient's own polar factor, downhill.
         gu, _, gv = np.linalg.svd(gradients[name][0], full_matrices=False)
         assert np.vdot(u @ v, -gu @ gv) > 0.97 * 4
-    expected = adam_by_hand(gradients["vector"], np.zeros(5), 0.02, 0, nesterov=True)
+    expected = adam_by_hand(gradients["vector"], np.zeros(5), 0.3 * 0.02, 0, nesterov=True)
     np.testing.assert_array_equal(found["vector"][0], 0)  # the warm-up's first step
     np.testing.assert_allclose(found["vector"][1:], expected[1:], rtol=1e-3)
 
@@ -110,6 +110,8 @@ def test_knobs_may_be_traced(recipe):
         return update
 
     values = {"recipe.learning_rate": np.float32([0.01, 0.03]), "recipe.weight_decay": np.float32([0.0, 0.5])}
+    if isinstance(recipe, Fast):
+        values["recipe.vector_rate"] = np.float32([1.0, 1.0])
     assert values.keys() == knobs(Run(recipe=recipe)).keys()
     together = jax.jit(jax.vmap(last_update))(values)
     first, second = (jax.tree.map(lambda a, i=i: np.asarray(a[i]), together) for i in (0, 1))
@@ -133,6 +135,9 @@ def test_knobs_may_be_traced(recipe):
         (Fast, {"ema": 1.0}, r"Fast\.ema must be below 1"),
         (Fast, {"ema": True}, r"Fast\.ema must be a number"),
         (Fast, {"final": -1}, r"Fast\.final"),
+        (Fast, {"vector_rate": -0.1}, r"Fast\.vector_rate must be at least 0, got -0\.1"),
+        (Fast, {"vector_rate": float("nan")}, r"Fast\.vector_rate must be at least 0, got nan"),
+        (Fast, {"vector_rate": "slow"}, r"Fast\.vector_rate must be a number, got 'slow'"),
         (Fast, {"precision": "half"}, r"Fast\.precision must be one of 'float32', 'bfloat16', 'auto', got 'half'"),
         (Paper, {"precision": jnp.bfloat16}, r"Paper\.precision must be one of 'float32', 'bfloat16', 'auto'"),
     ],
@@ -173,6 +178,17 @@ def test_the_paper_s_bfloat16_updates_are_near_the_float32_ones():
         # Adam's steps are of the size of the rate; a rounding of bfloat16 is 2^-9 of the momentum.
         np.testing.assert_allclose(low[name], exact[name], atol=0.02 * 0.01, err_msg=name)
         assert np.abs(low[name] - exact[name]).max() > 0
+
+
+def test_the_vector_rate_changes_vectors_alone():
+    gradients = jax.tree.map(lambda w: np.float32(RNG.normal(size=(3, *w.shape))), WEIGHTS)
+    full, slow, none = (
+        updates(Fast(0.02, frac_warmup=0, vector_rate=rate), 3, gradients, WEIGHTS) for rate in (1.0, 0.1, 0.0)
+    )
+    np.testing.assert_array_equal(full["matrix"], slow["matrix"])
+    np.testing.assert_allclose(slow["vector"], 0.1 * full["vector"], rtol=1e-5)
+    assert not none["vector"].any()
+    assert full["vector"][1:].all()
 
 
 def test_embeddings_learn_by_adam_and_matrices_by_muon():

@@ -134,6 +134,43 @@ def test_all_runs_are_in_the_csv_however_many(tmp_path):
     assert csv["LinearDecodability/deepest/test/r2"].max() == 0.98765
 
 
+def with_activity(table: Table, dead: float, name: str = "again") -> Table:
+    rows = table.read()
+    activity = {
+        f"activity/hidden{layer}/{name}": dead for layer in range(2) for name in ("dead", "rare", "active", "rank")
+    }
+    again = Table(table.path.with_name(name))
+    again.append(rows.assign(**activity))
+    again.save_figures(table.figures())
+    again.note(**table.meta())
+    return again
+
+
+def test_dead_units_are_on_the_page_without_the_experiment_drawing_them(tmp_path):
+    table = build(tmp_path / "rows", summary={"best": 0.5})
+    before = report.page(table)
+    assert "Dead units" not in before
+    assert 'class="warning"' not in before
+    assert before.count("<figure>") == 3
+    page = report.page(with_activity(table, dead=0.5))
+    head, main = page.split("<main>")
+    line = "Dead units: 50% hidden0, 50% hidden1 (means over 18 runs; highest 50% in hidden0)"
+    assert head.index("<dt>best</dt>") < head.index(f'<p class="note">{line}</p>') < head.index('<p class="warning">')
+    assert main.count("<figure>") == 4, "those that were saved, and dead units by layer"
+    assert "<figcaption>Dead units by hidden layer" in main
+    calm = report.page(with_activity(table, dead=0.0, name="calm"))
+    assert "Dead units: 0% hidden0" in calm
+    assert 'class="warning"' not in calm
+    assert set(table.figures()) == {"lines", "scatter", "bars"}, "nothing is added to the table"
+
+
+def test_notes_and_warnings_are_escaped():
+    told = {"title": "", "kind": "", "description": "", "summary": {}, "figures": {}, "results": "", "making": ""}
+    page = report.filled(**told, notes=[EVIL], warnings=[EVIL])
+    assert page.count(html.escape(EVIL)) == 2
+    assert EVIL not in page
+
+
 def test_everything_is_escaped(tmp_path):
     table = build(
         tmp_path / "results.parquet",

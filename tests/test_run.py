@@ -17,7 +17,7 @@ from recombine.families.hyperteacher import Hyperteacher
 from recombine.families.preference_grid import PreferenceGrid
 from recombine.models.mlp import MLP
 from recombine.models.transformer import Transformer
-from recombine.recipe import Fast, Paper
+from recombine.recipe import EARLIER_DEFAULT, Fast, Paper
 from recombine.run import (
     NUMERICS,
     Run,
@@ -117,7 +117,7 @@ def test_every_field_but_knobs_seed_and_support_is_structure():
 def test_knobs_are_taken_out_and_put_back():
     run = Run(recipe=Fast(learning_rate=0.01, weight_decay=0.3), seed=5, frac_test=0.4)
     values = knobs(run)
-    assert values == {"recipe.learning_rate": 0.01, "recipe.weight_decay": 0.3}
+    assert values == {"recipe.learning_rate": 0.01, "recipe.weight_decay": 0.3, "recipe.vector_rate": 0.1}
     blank = structure(run)
     assert (blank.recipe.learning_rate, blank.frac_test, blank.seed, blank.support) == (None,) * 4
     back = restore(blank, values)
@@ -217,10 +217,29 @@ def test_identities_stay_what_they_are():
     transformer = Transformer(num_layers=1, d_model=32, num_heads=4, d_ff=64)
     grid = PreferenceGrid(num_modules=6, num_hot=2, num_features=8, observation="compact")
     points = {"num_points": 8, "num_eval_points": 8}
-    assert identity(Run()) == "b0eef9b985036a1f"
+    assert identity(Run(recipe=EARLIER_DEFAULT)) == "b0eef9b985036a1f"
     assert identity(paper()) == "a3baa692901fb8b2"
-    assert identity(Run(encoding=FewShot(sequence=True), model=transformer)) == "6cfdec87c8da49c2"
-    assert identity(Run(family=grid, model=transformer, recipe=Fast(0.005), **points)) == "92e2f15fb343d300"
+    sequence = Run(encoding=FewShot(sequence=True), model=transformer, recipe=EARLIER_DEFAULT)
+    assert identity(sequence) == "6cfdec87c8da49c2"
+    slow = Fast(0.005, 0.05, vector_rate=1.0)
+    assert identity(Run(family=grid, model=transformer, recipe=slow, **points)) == "92e2f15fb343d300"
+
+
+def test_a_field_that_was_added_later_is_hashed_where_it_differs_from_the_value_before():
+    # Fast had no vector_rate: vectors learned at the rate of matrices. IntervalShuffle moved zeros.
+    before = Run(recipe=Fast(0.05, 0.02, vector_rate=1.0), encoding=IntervalShuffle())
+    text = json.loads(json.dumps(to_json(before)))
+    for part, name in (("recipe", "vector_rate"), ("encoding", "keep_zero")):
+        del text[part][name]  # as it was saved before the fields were there
+    known = {cls.__name__: cls for cls in (Run, Fast, IntervalShuffle, *PARTS.values())}
+    assert from_json(text, known) == before
+    assert identity(from_json(text, known)) == identity(before)
+    assert identity(before) == "585eec5fcfce51e9"
+    others = (Fast(0.05, 0.02, vector_rate=0.5), Fast(0.05, 0.02)), IntervalShuffle(keep_zero=True)
+    found = {identity(dataclasses.replace(before, recipe=recipe)) for recipe in others[0]}
+    found |= {identity(before), identity(dataclasses.replace(before, encoding=others[1]))}
+    assert len(found) == 4
+    assert Fast(0.05, 0.02).vector_rate != 1.0, "a default of today may differ from the value before"
 
 
 def own_part(tmp_path, text, name="mine.py"):
@@ -256,7 +275,7 @@ def test_a_sweep_is_a_product_with_the_last_axis_fastest():
     assert [run.model.widths for run in runs] == ([(8,)] * 3 + [(9,)] * 3) * 2
     assert [run.encoding for run in runs] == [Identity()] * 6 + [FewShot()] * 6
     assert all(run.family == Run().family and run.model.tokens == "float" for run in runs)
-    assert sweep(Run(), recipe__learning_rate=[0.1])[0].recipe == Fast(learning_rate=0.1)
+    assert sweep(Run(), recipe__learning_rate=[0.1])[0].recipe == dataclasses.replace(Run().recipe, learning_rate=0.1)
     assert sweep(Run()) == [Run()]
     assert sweep(Run(), seed=[]) == []
 

@@ -1,4 +1,4 @@
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import pytest
@@ -10,7 +10,7 @@ from recombine.encodings.identity import Identity
 from recombine.encodings.orthogonal import Orthogonal
 from recombine.families.hyperteacher import Hyperteacher
 from recombine.models.mlp import MLP
-from recombine.recipe import Fast, Paper
+from recombine.recipe import Paper
 from recombine.run import Run, sweep
 from recombine.setting import apply, reseed, value
 from recombine.supports.listed import Listed
@@ -63,8 +63,8 @@ def one(*settings, run=Run()):  # noqa: B008
         ("seed=3", Run(seed=3)),
         ("num_steps = 2000", Run(num_steps=2000)),
         ("frac_test=.5", Run(frac_test=0.5)),
-        ("recipe.learning_rate=1e-3", Run(recipe=Fast(learning_rate=0.001))),
-        ("recipe.learning_rate=1", Run(recipe=Fast(learning_rate=1.0))),
+        ("recipe.learning_rate=1e-3", Run(recipe=replace(Run().recipe, learning_rate=0.001))),
+        ("recipe.learning_rate=1", Run(recipe=replace(Run().recipe, learning_rate=1.0))),
         ("model.widths=256,256", Run(model=MLP(widths=(256, 256)))),
         ("model.widths=256x128x64", Run(model=MLP(widths=(256, 128, 64)))),
         ("model.widths=256", Run(model=MLP(widths=(256,)))),

@@ -214,7 +214,7 @@ def test_a_missing_module_is_missing():
 
 def test_an_average_of_the_network_is_evaluated():
     plain = rc.train(TINY)
-    averaged = rc.train(dataclasses.replace(TINY, recipe=rc.Fast(ema=0.999)))
+    averaged = rc.train(dataclasses.replace(TINY, recipe=dataclasses.replace(TINY.recipe, ema=0.999)))
     assert np.allclose(plain["train/loss"], averaged["train/loss"], rtol=1e-4), "training itself does not change"
     # After 20 steps an average with decay 0.999 still is nearly the untrained network.
     assert averaged["test/loss"].iloc[-1] > plain["test/loss"].iloc[-1] * 1.1

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from recombine.core import Lab, Observation, Split, check, require
-from recombine.decoder import fit_ridges, solve_spd
+from recombine.decoder import fit_ridges, probed, solve_spd
 
 
 class Means(NamedTuple):
@@ -98,7 +98,7 @@ def _by_layer(seen: Observation) -> dict[str, Means]:
         middle = h.shape[1] // 2
         return jnp.stack([h[:, :middle].mean(axis=1), h[:, middle:].mean(axis=1)])
 
-    return {name: Means(seen.batch.task, halves(h)) for name, h in seen.activations.items()}
+    return {name: Means(seen.batch.task, halves(h)) for name, h in probed(seen.activations).items()}
 
 
 def _by_width(looks: list[dict[str, Means]]) -> Iterator[Any]:

@@ -9,14 +9,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from recombine.core import Family, check
+from recombine.core import Family, added, check
 
 
 @dataclass(frozen=True)
 class IntervalShuffle:
-    """The model is given every module weight moved to another interval, by one permutation for all modules."""
+    """The model is given every module weight moved to another interval, by one permutation for all modules.
+
+    The public code also moves the weight 0 of absent modules. With `keep_zero` they stay at 0, a variant of ours.
+    """
 
     num_intervals: int = 10
+    keep_zero: bool = added(False, before=False)
 
     def __post_init__(self):
         check(self, num_intervals=2)
@@ -39,4 +43,5 @@ class IntervalShuffle:
         scaled = jnp.where(jnp.abs(scaled - nearest) < 1e-4, nearest, scaled)
         interval = jnp.floor(scaled).astype(params.dtype)
         moved = (params[jnp.minimum(interval, self.num_intervals - 1)] + scaled - interval) / self.num_intervals
-        return jnp.where(interval >= self.num_intervals, task, moved)
+        stays = (interval >= self.num_intervals) | (self.keep_zero & (task == 0))
+        return jnp.where(stays, task, moved)

@@ -37,7 +37,7 @@ from recombine.encodings.few_shot import FewShot
 from recombine.encodings.hidden import Hidden
 from recombine.families.hyperteacher import Hyperteacher
 from recombine.models.mlp import MLP
-from recombine.recipe import Fast
+from recombine.recipe import EARLIER_FAST, Fast
 from recombine.run import Run, sweep
 
 TITLE = "Tasks that are told incompletely: the student and the best predictor"
@@ -65,8 +65,8 @@ def runs(scale: str) -> list[Run]:
         "small": (3, MLP((128,) * 3), {"num_steps": 1000}, {"num_steps": 2000}, 1024),
         "full": (
             *(3, MLP()),
-            large | {"num_steps": 5000, "recipe": Fast(0.05, 0.02)},  # rates by seen scores
-            large | {"num_steps": 16_000, "recipe": Fast(0.015, 0.02)},
+            large | {"num_steps": 5000, "recipe": EARLIER_FAST},  # rates by seen scores
+            large | {"num_steps": 16_000, "recipe": Fast(0.015, 0.02, vector_rate=1.0)},
             1024,
         ),
     }[scale]

@@ -40,7 +40,7 @@ from recombine.core import generator
 from recombine.coverage import Coverage
 from recombine.families.hyperteacher import Hyperteacher
 from recombine.models.mlp import MLP
-from recombine.recipe import Fast
+from recombine.recipe import EARLIER_FAST
 from recombine.run import Run, describe, paper, put
 from recombine.supports.balanced import Balanced
 from recombine.supports.listed import Combinations, Listed
@@ -77,7 +77,7 @@ class Cell(NamedTuple):
 
 def _base(scale: str) -> Run:
     if scale == "full":
-        return paper(recipe=Fast(0.05, 0.02), num_tasks=512, num_points=4, num_steps=5000, num_evals=1, diagnostics=())
+        return paper(recipe=EARLIER_FAST, num_tasks=512, num_points=4, num_steps=5000, num_evals=1, diagnostics=())
     run = Run(Hyperteacher(num_modules=12), num_steps=1000, num_evals=1, diagnostics=())
     tiny = {"num_steps": 20, "model": MLP((8,)), "num_eval_tasks": 64, "family.num_modules": 8}
     return run if scale == "small" else put(run, tiny)

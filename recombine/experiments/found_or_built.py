@@ -82,7 +82,13 @@ def _base(scale: str) -> Run:
     probes = (Compression(32),) if scale == "tiny" else (Compression(), Factorization(), LinearDecodability())
     # One rate for all starts, chosen by seen scores of other seeds. Decay by itself would make solutions simpler, and
     # bfloat16 would round the construction.
-    base = Run(family, recipe=Fast(0.01, 0.0, precision="float32"), diagnostics=probes, num_evals=1, num_eval_tasks=256)
+    base = Run(
+        family,
+        recipe=Fast(0.01, 0.0, precision="float32", vector_rate=1.0),
+        diagnostics=probes,
+        num_evals=1,
+        num_eval_tasks=256,
+    )
     sizes = {"tiny": {"num_steps": 20}, "small": {"num_steps": 2000}}
     return put(base, sizes.get(scale, {"num_steps": 10_000, "num_tasks": 512, "num_points": 4, "num_eval_tasks": 1024}))
 

@@ -38,7 +38,7 @@ from recombine.diagnostics.task_information import TaskInformation
 from recombine.experiments.decodability import by_layer, layers_of, untrained
 from recombine.families.hyperteacher import Hyperteacher
 from recombine.models.mlp import MLP
-from recombine.recipe import Fast
+from recombine.recipe import EARLIER_FAST
 from recombine.run import Run, paper, sweep
 
 TITLE = "Where the modules are lost: decodability by layer of students that do and do not generalise"
@@ -52,7 +52,7 @@ DECODERS = {"train tasks": "LinearDecodability", "all tasks": "TaskInformation"}
 def runs(scale: str) -> list[Run]:
     """Held-out fraction x seed, one student, identity encoding, trained and untrained."""
     bases = {
-        "full": paper(recipe=Fast(0.05, 0.02), num_tasks=512, num_points=4, num_steps=5000, num_evals=1),
+        "full": paper(recipe=EARLIER_FAST, num_tasks=512, num_points=4, num_steps=5000, num_evals=1),
         "small": Run(num_steps=3000, num_evals=1),
         "tiny": Run(
             Hyperteacher(num_modules=5, num_hot=2, d_input=4, d_hidden=4, num_outputs=4),

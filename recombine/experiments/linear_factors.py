@@ -36,7 +36,7 @@ from recombine.encodings.identity import Identity
 from recombine.encodings.interval_shuffle import IntervalShuffle
 from recombine.experiments import decodability
 from recombine.families.hyperteacher import Hyperteacher
-from recombine.recipe import Fast
+from recombine.recipe import EARLIER_DEFAULT, EARLIER_FAST
 from recombine.run import Run, paper, put, sweep
 
 TITLE = "Linear factors against compositional generalization"
@@ -45,6 +45,7 @@ PASS = 0.8  # the published mark for the rank correlation
 LITTLE = 0.05  # R2; the published mark for what more samples may add, and what counts as even here
 NOTHING = 0.1  # R2 below which nothing is explained
 WIDTHS = decodability.WIDTHS
+SEEDS = {"tiny": 1, "small": 3, "full": 3}
 ENCODINGS = {"tiny": [Identity()]} | {scale: [Identity(), IntervalShuffle()] for scale in ("small", "full")}
 TIMES = 4  # as many points of each task
 PROBES = {
@@ -64,7 +65,7 @@ TOLD = {
 
 def runs(scale: str) -> list[Run]:
     """Encoding x width x held-out fraction x seed, trained and untrained; and the widest student with more samples."""
-    axes = {"frac_test": decodability.FRACTIONS[scale], "seed": range(decodability.SEEDS[scale])}
+    axes = {"frac_test": decodability.FRACTIONS[scale], "seed": range(SEEDS[scale])}
     sizes = [(width,) * (2 if scale == "tiny" else 4 if scale == "full" else 3) for width in WIDTHS[scale]]
     trained = sweep(_base(scale), encoding=ENCODINGS[scale], model__widths=sizes, **axes)
     more = put(trained[0], {"model.widths": sizes[-1], "num_points": TIMES * trained[0].num_points, "diagnostics": ()})
@@ -73,11 +74,11 @@ def runs(scale: str) -> list[Run]:
 
 
 def _base(scale: str) -> Run:
-    if scale == "full":  # the recipe is chosen by seen scores (recombine/bench/speed.py)
-        shared = {"num_tasks": 512, "num_points": 4, "num_evals": 1, "recipe": Fast(0.05, 0.02)}
+    if scale == "full":  # the recipe was chosen by seen scores
+        shared = {"num_tasks": 512, "num_points": 4, "num_evals": 1, "recipe": EARLIER_FAST}
         return paper(num_steps=5000, diagnostics=(LinearDecodability(), Factorization()), **shared)
     if scale == "small":
-        return Run(num_evals=1, diagnostics=(LinearDecodability(), Factorization()))
+        return Run(recipe=EARLIER_DEFAULT, num_evals=1, diagnostics=(LinearDecodability(), Factorization()))
     probes = LinearDecodability(32, 32, 32), Factorization(32, 32, 32)
     family = Hyperteacher(num_modules=5, num_hot=2, d_input=4, d_hidden=4, num_outputs=4)
     return Run(family, num_steps=20, num_evals=1, diagnostics=probes, num_eval_tasks=32)

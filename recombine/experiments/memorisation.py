@@ -36,7 +36,7 @@ from recombine import claims as ledger
 from recombine.families.hyperteacher import Hyperteacher
 from recombine.families.unrelated import Unrelated
 from recombine.models.mlp import MLP
-from recombine.recipe import Fast
+from recombine.recipe import EARLIER_FAST
 from recombine.run import Run, sweep
 
 TITLE = "Generalising or memorising: the width that it takes"
@@ -57,7 +57,7 @@ def runs(scale: str) -> list[Run]:
         "small": {"num_steps": 1000},
         "full": {
             **{"num_steps": 5000, "num_tasks": 512, "num_points": 4, "num_eval_tasks": 1024},
-            "recipe": Fast(0.05, 0.02),  # by seen scores of the hyperteacher
+            "recipe": EARLIER_FAST,  # by seen scores of the hyperteacher
         },
     }[scale]
     return [

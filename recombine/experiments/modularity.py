@@ -23,6 +23,7 @@ from recombine.families.hyperteacher import Hyperteacher
 from recombine.models.hypernetwork import Hypernetwork
 from recombine.models.mlp import MLP
 from recombine.models.modular_oracle import ModularOracle
+from recombine.recipe import EARLIER_DEFAULT
 from recombine.run import Run, sweep
 
 TITLE = "What explicit structure buys"
@@ -55,8 +56,8 @@ def runs(scale: str) -> list[Run]:
     return [
         run
         for model, encodings in students
-        for run in sweep(  # the default recipe's rate is near the best of each student, by seen scores
-            Run(family=family, model=model, diagnostics=(), num_evals=1, **sizes),
+        for run in sweep(  # this rate is near the best of each student, by seen scores
+            Run(family=family, model=model, recipe=EARLIER_DEFAULT, diagnostics=(), num_evals=1, **sizes),
             encoding=encodings,
             frac_test=FRACTIONS[scale],
             seed=range(SEEDS[scale]),

@@ -31,7 +31,7 @@ from recombine.core import Support
 from recombine.diagnostics.module_scores import ModuleScores
 from recombine.families.hyperteacher import Hyperteacher
 from recombine.models.mlp import MLP
-from recombine.recipe import Fast
+from recombine.recipe import EARLIER_FAST
 from recombine.run import Run, paper, put, sweep
 from recombine.supports.balanced import Balanced
 from recombine.supports.popular import Popular
@@ -52,7 +52,7 @@ def _base(scale: str) -> Run:
     probe = (ModuleScores(),)
     if scale == "full":
         sizes: dict[str, Any] = {"num_tasks": 512, "num_points": 4, "num_steps": 5000, "num_evals": 1}
-        return paper(recipe=Fast(0.05, 0.02), diagnostics=probe, **sizes)
+        return paper(recipe=EARLIER_FAST, diagnostics=probe, **sizes)
     run = Run(num_steps=2000, num_evals=1, diagnostics=probe)
     tiny = {"num_steps": 20, "model": MLP((8,)), "num_eval_tasks": 64, "family": Hyperteacher(num_modules=6)}
     return run if scale == "small" else put(run, tiny)

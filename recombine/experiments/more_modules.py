@@ -27,7 +27,7 @@ from recombine.bootstrap import Statistic
 from recombine.experiments.scaling_data import possible
 from recombine.families.hyperteacher import Hyperteacher
 from recombine.models.mlp import MLP
-from recombine.recipe import Fast
+from recombine.recipe import EARLIER_FAST
 from recombine.run import Run, paper, sweep
 
 TITLE = "More active modules than were ever trained"
@@ -41,7 +41,7 @@ KEPT = 0.9  # of the score on unseen tasks with at most K modules
 def runs(scale: str) -> list[Run]:
     """Number of active modules in training x held-out fraction x seed, where train tasks can connect the modules."""
     bases = {
-        "full": paper(recipe=Fast(0.05, 0.02), num_tasks=512, num_points=4, num_steps=5000, num_evals=1),
+        "full": paper(recipe=EARLIER_FAST, num_tasks=512, num_points=4, num_steps=5000, num_evals=1),
         "small": Run(num_steps=2000, num_evals=1),
         "tiny": Run(Hyperteacher(num_modules=6), model=MLP((8, 8)), num_steps=20, num_evals=1, num_eval_tasks=64),
     }

@@ -51,7 +51,7 @@ def runs(scale: str) -> list[Run]:
     base = Run(
         family=FAMILIES[scale],
         model=MLP(widths=(WIDTHS[scale][-1],) * 2),
-        recipe=Fast(RATES[scale]),
+        recipe=Fast(RATES[scale], 0.05, vector_rate=1.0),
         diagnostics=(),
         num_steps=num_steps,
         num_tasks=num_tasks,

@@ -18,7 +18,7 @@ from recombine.run import Run, sweep
 
 TITLE = "Wider students, more combinations: scaling leads to compositional generalization"
 WIDTHS = {"tiny": (4, 16), "small": (4, 16, 64, 128), "full": (4, 8, 16, 32, 64, 128, 256, 512)}
-STEPS = {"tiny": 60, "small": 1000, "full": 4000}
+STEPS = {"tiny": 60, "small": 1200, "full": 4000}
 SEEDS = {"tiny": 1, "small": 2, "full": 5}
 
 

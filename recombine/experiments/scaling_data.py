@@ -34,7 +34,7 @@ from recombine import bootstrap, conditions, figure, khot
 from recombine import claims as ledger
 from recombine.families.hyperteacher import Hyperteacher
 from recombine.models.mlp import MLP
-from recombine.recipe import Fast
+from recombine.recipe import EARLIER_FAST
 from recombine.run import Run, sweep
 
 TITLE = "More train tasks generalise better: is it their number or their share?"
@@ -51,7 +51,7 @@ BASES = {
     "small": Run(diagnostics=(), num_evals=1),
     "full": Run(
         model=MLP(),
-        recipe=Fast(0.05, 0.02),  # by seen scores at M=16, K=3, on seeds that are not used here
+        recipe=EARLIER_FAST,  # by seen scores at M=16, K=3, on seeds that are not used here
         diagnostics=(),
         num_steps=5000,
         num_evals=1,

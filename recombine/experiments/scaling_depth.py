@@ -20,19 +20,29 @@ Measured: full (2026-11-16, M=16, width 256, 3 seeds): from 1 to 4 layers all gr
 
 from recombine import claims as ledger
 from recombine import figure
-from recombine.experiments.scaling_width import ENCODINGS, SCORE, SEEDS, ends, fall, growth, last, ordered, students
+from recombine.encodings.few_shot import FewShot
+from recombine.experiments.scaling_width import ENCODINGS, SCORE, ends, fall, growth, last, ordered, students
 from recombine.models.mlp import MLP
-from recombine.run import Run, sweep
+from recombine.recipe import Fast
+from recombine.run import Run, put, sweep
 
 TITLE = "Deeper students: how far does depth help, however the task is encoded?"
 WIDTH = {"tiny": 8, "small": 64, "full": 256}
 DEPTHS = {"tiny": (1, 2), "small": (1, 2, 4), "full": (1, 2, 3, 4, 6, 8)}
+SEEDS = {"tiny": 1, "small": 3, "full": 3}
 
 
 def runs(scale: str) -> list[Run]:
     """Encoding x depth x seed, 25% held out."""
     models = [MLP((WIDTH[scale],) * depth) for depth in DEPTHS[scale]]
-    return [run for base in students(scale) for run in sweep(base, model=models, seed=range(SEEDS[scale]))]
+    bases = students(scale) if scale != "full" else [_earlier(base) for base in students(scale)]
+    return [run for base in bases for run in sweep(base, model=models, seed=range(SEEDS[scale]))]
+
+
+def _earlier(base: Run) -> Run:
+    """The student with the recipe that the committed table was trained with."""
+    rate, num_steps = (0.015, 16_000) if isinstance(base.encoding, FewShot) else (0.05, 5000)
+    return put(base, {"recipe": Fast(rate, 0.02, vector_rate=1.0), "num_steps": num_steps})
 
 
 def _trends(rows) -> dict[str, dict]:

@@ -51,7 +51,7 @@ from recombine.experiments.scaling_data import enough, possible, ticks
 from recombine.families.hyperteacher import Hyperteacher
 from recombine.models.mlp import MLP
 from recombine.models.transformer import Transformer
-from recombine.recipe import Fast
+from recombine.recipe import EARLIER_FAST, Fast
 from recombine.run import Run, sweep
 from recombine.supports.balanced import Balanced
 
@@ -81,7 +81,7 @@ TARGETS = {"tiny": (0.8,), "small": (0.8,), "full": (0.95, 0.9, 0.97)}
 MODELS: dict[str, dict[Any, Fast]] = {
     "tiny": {MLP((8,)): Fast(), Transformer(1, 8, 2, 16): Fast(0.02)},
     "small": {MLP((128,) * 2): Fast()},
-    "full": {MLP(): Fast(0.05, 0.02), Transformer(): Fast(0.02, 0.02)},
+    "full": {MLP(): EARLIER_FAST, Transformer(): Fast(0.02, 0.02, vector_rate=1.0)},
 }
 LAWS = {
     "power of the total": lambda cells: np.log(cells["total"]),

@@ -33,7 +33,7 @@ from recombine import figure, khot
 from recombine.bootstrap import over_seeds
 from recombine.families.hyperteacher import Hyperteacher
 from recombine.models.mlp import MLP
-from recombine.recipe import Fast
+from recombine.recipe import EARLIER_FAST
 from recombine.run import Run, paper, put, sweep
 from recombine.supports.balanced import Balanced
 from recombine.supports.disconnected import Disconnected
@@ -56,7 +56,7 @@ ORDER = (
 
 def _base(scale: str) -> Run:
     if scale == "full":
-        return paper(recipe=Fast(0.05, 0.02), num_tasks=512, num_points=4, num_steps=5000, num_evals=1, diagnostics=())
+        return paper(recipe=EARLIER_FAST, num_tasks=512, num_points=4, num_steps=5000, num_evals=1, diagnostics=())
     family = Hyperteacher(num_modules=8 if scale == "small" else 6)
     run = Run(family, num_steps=2000, num_evals=1, diagnostics=())
     return run if scale == "small" else put(run, {"num_steps": 20, "model": MLP((8,)), "num_eval_tasks": 64})

@@ -42,11 +42,12 @@ from recombine.families.hyperteacher import Hyperteacher
 from recombine.fitted import Fitted
 from recombine.models.mlp import MLP
 from recombine.program import fresh
-from recombine.recipe import Fast
+from recombine.recipe import EARLIER_DEFAULT, EARLIER_FAST
 from recombine.run import Run, sweep
 from recombine.theory import theorem_41
 
 TITLE = "Recovering the task from a code: a theorem, its bound and its adversary"
+RECIPE = "Fast(learning_rate=0.04, weight_decay=0.05, vector_rate=1), 1,500 steps"  # of the committed rows
 ENCODINGS = {"Identity": Identity(), "IntervalShuffle": IntervalShuffle()}
 WIDTHS = {"tiny": (8,), "small": (16, 64, 128), "full": (64, 256, 1024)}
 FRACTIONS = (0.25, 0.75)
@@ -56,13 +57,13 @@ BUDGETS = (0.1, 0.4, 0.7, 0.99, 2.0, 4.0)  # of the largest delta at which the c
 NUM_INPUTS = {"tiny": 100, "small": 1000, "full": 1000}
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"family": Hyperteacher(5, 2, 4, 4, 4), "num_steps": 20, "num_tasks": 8},
-    "small": {"family": Hyperteacher(8, 3, 8, 8, 8), "num_steps": 1500},
+    "small": {"family": Hyperteacher(8, 3, 8, 8, 8), "num_steps": 1500, "recipe": EARLIER_DEFAULT},
     "full": {
         "family": Hyperteacher(),
         "num_steps": 5000,
         "num_tasks": 512,
         "num_points": 4,
-        "recipe": Fast(0.05, 0.02),
+        "recipe": EARLIER_FAST,
     },
 }
 DEPTH = {"tiny": 1, "small": 3, "full": 4}

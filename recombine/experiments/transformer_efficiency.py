@@ -83,16 +83,12 @@ def _control(family: Any, model: Transformer) -> list[Transformer]:
 
 def runs(scale: str) -> list[Run]:
     """Family x student x held-out fraction x weight decay x seed."""
-    return [
-        run
-        for base in _bases(scale)
-        for run in sweep(
-            base,
-            recipe=[Fast(RATES[type(base.family), type(base.model)], decay) for decay in DECAYS[type(base.family)]],
-            frac_test=FRACTIONS[scale],
-            seed=range(SEEDS[scale]),
-        )
-    ]
+    found = []
+    for base in _bases(scale):
+        rate, decays = RATES[type(base.family), type(base.model)], DECAYS[type(base.family)]
+        recipes = [Fast(rate, decay, vector_rate=1.0) for decay in decays]
+        found += sweep(base, recipe=recipes, frac_test=FRACTIONS[scale], seed=range(SEEDS[scale]))
+    return found
 
 
 def _last(rows):

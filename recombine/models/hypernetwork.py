@@ -35,6 +35,7 @@ class Generated(eqx.Module):
     """The network. Called with the points and the code of one task."""
 
     mixed_precision: ClassVar[bool] = True  # products are in the type of the weights
+    activation: ClassVar[str] = "relu"
 
     norm: eqx.nn.LayerNorm | None
     hidden: Layer

@@ -21,6 +21,7 @@ class Mixture(eqx.Module):
     """The network, its matrices (out, in) as Muon takes them. Called with the points and the code of one task."""
 
     mixed_precision: ClassVar[bool] = True  # products are in the type of the weights
+    activation: ClassVar[str] = "relu"
 
     modules: tuple[Float[Array, "M H _"], ...]
     biases: tuple[Float[Array, "H M"], ...]

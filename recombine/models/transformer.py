@@ -40,8 +40,9 @@ class Block(eqx.Module):
     @functools.partial(jax.jit, static_argnums=2)  # so that all blocks are traced once
     def __call__(
         self, h: Float[Array, "tokens d"], tasks: int, mask: Bool[Array, "1 1 length length"] | None
-    ) -> Float[Array, "tokens d"]:
-        """Let every token look at itself and at those before it in its task that the mask allows."""
+    ) -> tuple[Float[Array, "tokens d"], Float[Array, "tokens f"]]:
+        """Let every token look at itself and at those before it in its task that the mask allows; also give the units
+        of the feed-forward network."""
         normed = _normed(self.norm_attention, h)
         shape = tasks, len(h) // tasks, -1, self.rotary.embedding_size
         queries, keys, values = (_mapped(to, normed).reshape(shape) for to in (self.queries, self.keys, self.values))
@@ -50,7 +51,8 @@ class Block(eqx.Module):
         # Two more products, in the type of the weights; the softmax between them is float32.
         low = (head.astype(self.values.weight.dtype) for head in heads)
         h = h + _mapped(self.attended, jax.nn.dot_product_attention(*low, mask=mask, is_causal=True).reshape(h.shape))
-        return h + _mapped(self.narrow, jax.nn.gelu(_mapped(self.widen, _normed(self.norm_feedforward, h))))
+        units = jax.nn.gelu(_mapped(self.widen, _normed(self.norm_feedforward, h)))
+        return h + _mapped(self.narrow, units), units
 
 
 class Decoder(eqx.Module):
@@ -69,7 +71,8 @@ class Decoder(eqx.Module):
     def __call__(
         self, x: Float[Array, "n I"], code: Shaped[Array, "*code"]
     ) -> tuple[Float[Array, "n O"], dict[str, Array]]:
-        """Predict every point; also give the stream at the points after each block (`block0`, …)."""
+        """Predict every point; also give the stream at the points after each block (`block0`, …), and the units of
+        its feed-forward network (`feedforward0`, …)."""
         return jax.tree.map(lambda leaf: leaf[0], self.many(x[None], code[None]))
 
     def many(
@@ -89,8 +92,9 @@ class Decoder(eqx.Module):
         # Tokens of all tasks are the rows of one matrix: with an axis for tasks XLA copies twice as often.
         h = h.reshape(-1, shape[-1])
         for i, block in enumerate(self.blocks):
-            h = block(h, tasks, mask)
+            h, units = block(h, tasks, mask)
             activations[f"block{i}"] = h.reshape(shape)[:, -n:]
+            activations[f"feedforward{i}"] = units.reshape(*shape[:2], -1)[:, -n:]
         activations["output"] = _mapped(self.readout, _normed(self.norm, h.reshape(shape)[:, -n:]))
         return activations["output"], activations
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from recombine.core import require
-from recombine.hint import nearest
+from recombine.hint import counted, nearest
 from recombine.probe import inputs
 from recombine.probe.files import read_activations, read_factors
 
@@ -49,6 +49,8 @@ def probe(
         ranking = found.rank(table[held], new, of_held)
     facts = {"kind": kind, "layers": layers, "layer": found.layer_, "samples": num_samples}
     facts["combinations"] = len(found.combinations_)
+    facts["constant_features"] = {name: inputs.constant_features(layer) for name, layer in given.items()}
+    notes = _constant_lines(given, facts["constant_features"])
     result = facts | {"scores": _records(found.scores_), "ranking": [] if ranking is None else _records(ranking)}
     if report is not None:
         from recombine.probe import page
@@ -59,21 +61,32 @@ def probe(
         asked += ["--kind", kind] if kind != "ridge" else []
         asked += ["--layers", layers] if layers != "best" else []
         made = {"kind": kind, "samples": f"{num_samples}, of {len(found.combinations_)} combinations"}
-        result["report"] = str(page.write(report, found, ranking, made, shlex.join(asked)))
-    return result, _lines(found.scores_, ranking, result)
+        result["report"] = str(page.write(report, found, ranking, made, shlex.join(asked), notes))
+    return result, _lines(found.scores_, ranking, result, notes)
+
+
+def _constant_lines(layers: dict[str, np.ndarray], constant: dict[str, int]) -> list[str]:
+    """A sentence for every layer with features that never vary."""
+    widths = {name: int(np.prod(layer.shape[1:])) for name, layer in layers.items()}
+    return [
+        f"Layer {name}: {count} of {counted(widths[name], 'feature')} never {'varies' if count == 1 else 'vary'}."
+        for name, count in constant.items()
+        if count > 0
+    ]
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return json.loads(str(frame.to_json(orient="records")))  # NaN becomes null
 
 
-def _lines(scores: Any, ranking: Any, result: dict[str, Any]) -> list[str]:
+def _lines(scores: Any, ranking: Any, result: dict[str, Any], notes: list[str]) -> list[str]:
     layer, factor = (max(len(name) for name in (column, *scores[column])) for column in ("layer", "factor"))
     lines = [f"{'layer':<{layer}}  {'factor':<{factor}}  {'split':<8}  {'score':>15}  {'interval':>16}  shuffled"]
     for row in scores.itertuples():
         score, interval = f"{row.measure} {row.score:.3f}", f"{row.low:.3f} to {row.high:.3f}"
         place = f"{row.layer:<{layer}}  {row.factor:<{factor}}  {row.split:<8}"
         lines.append(f"{place}  {score:>15}  {interval:>16}  {row.shuffled:8.3f}")
+    lines += notes
     best = "Read best, combinations being left out in turn"
     lines.append(f"{best if result['layers'] == 'best' else 'Read from'}: {result['layer']}")
     if ranking is not None:

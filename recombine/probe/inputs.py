@@ -38,6 +38,18 @@ def alike(layers: dict[str, np.ndarray], rows: np.ndarray) -> None:
     require(ratio < LOUD, f"{told}: divide each layer by its standard deviation first, or leave one out")
 
 
+def constant_features(layer: np.ndarray) -> int:
+    """How many features have the same value in all samples; the layer (samples x …) is read in blocks."""
+    first = layer[:1].reshape(1, -1)
+    varies = np.zeros(first.shape[1], bool)
+    for start in range(0, len(layer), BLOCK):
+        block = layer[start : start + BLOCK]
+        varies |= (block.reshape(len(block), -1) != first).any(axis=0)
+        if varies.all():
+            break
+    return int((~varies).sum())
+
+
 def joined(layers: dict[str, np.ndarray]) -> np.ndarray:
     """The activations of all layers side by side; a single layer is not copied."""
     first, *others = layers.values()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,26 @@ MOST_BARS = 16  # factors or combinations in one picture
 NAMES = {"r2": "R²", "accuracy": "Accuracy"}
 
 
-def write(out: Path, probe: Decodability, ranking: pd.DataFrame | None, facts: dict[str, Any], command: str) -> Path:
+def write(
+    out: Path,
+    probe: Decodability,
+    ranking: pd.DataFrame | None,
+    facts: dict[str, Any],
+    command: str,
+    notes: Sequence[str] = (),
+) -> Path:
     """Write the page of a fitted probe to a file and return its path."""
-    return report.save(page(probe, ranking, facts, command), out)
+    return report.save(page(probe, ranking, facts, command, notes), out)
 
 
-def page(probe: Decodability, ranking: pd.DataFrame | None, facts: dict[str, Any], command: str) -> str:
-    """The page as self-contained HTML."""
+def page(
+    probe: Decodability,
+    ranking: pd.DataFrame | None,
+    facts: dict[str, Any],
+    command: str,
+    notes: Sequence[str] = (),
+) -> str:
+    """The page as self-contained HTML; `notes` are sentences below the summary."""
     tables = [_table("Scores", probe.scores_)]
     tables += [] if ranking is None else [_table("Held-out combinations, those that are read worst first", ranking)]
     return report.filled(
@@ -28,6 +42,7 @@ def page(probe: Decodability, ranking: pd.DataFrame | None, facts: dict[str, Any
         kind="Recombine probe",
         description=_lead(turned=ranking is None),
         summary=_summary(probe),
+        notes=notes,
         figures={name: str(one.to_json()) for name, one in figures(probe, ranking).items()},
         results="\n".join(tables),
         making=f"<pre>{report.escaped(command)}</pre>\n" + report.pairs("facts", facts),

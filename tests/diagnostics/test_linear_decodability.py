@@ -1,3 +1,4 @@
+import dataclasses
 from types import SimpleNamespace
 
 import jax
@@ -7,7 +8,9 @@ import pytest
 
 from recombine.core import Batch, InputError, Observation, Split
 from recombine.decoder import fit_ridges, r2_by_column, solve_spd
+from recombine.diagnostics import linear_decodability
 from recombine.diagnostics.linear_decodability import LinearDecodability
+from recombine.engine import train
 from recombine.families.hyperteacher import Hyperteacher
 from recombine.laboratory import Laboratory, Setting, make_shared, make_split
 from recombine.models.mlp import MLP
@@ -262,3 +265,30 @@ def test_the_two_variants_have_their_own_names():
 def test_mistakes_are_told_by_the_fields_name(fields, message):
     with pytest.raises(InputError, match=message):
         LinearDecodability(**fields)
+
+
+def test_probes_fitted_on_all_tasks_see_every_task_whatever_the_split():
+    orders = np.array([4, 2, 0, 1, 3, 5, 9, 9])  # six tasks are used
+    for num_train in (1, 3, 5):
+        split = Split(jnp.array(orders), jnp.int32(num_train), jnp.int32(6 - num_train))
+        assert sorted(set(np.asarray(linear_decodability._evenly(split, 6)).tolist())) == [0, 1, 2, 3, 4, 5]
+        assert set(np.asarray(linear_decodability._evenly(split, 13)).tolist()) == {0, 1, 2, 3, 4, 5}
+        for n in (41, 175, 696):
+            every = Split(jnp.arange(n), jnp.int32(n - 5), jnp.int32(5))
+            assert sorted(np.asarray(linear_decodability._evenly(every, n)).tolist()) == list(range(n))
+        half = np.asarray(linear_decodability._evenly(split, 3)).tolist()
+        assert half == [4, 0, 3], "every second one"
+    assert label(LinearDecodability(fit_on="all")) == "LinearDecodability-all"
+
+
+def test_few_train_tasks_limit_the_usual_probe_but_not_the_one_of_all_tasks():
+    base = Run(model=MLP((16,)), num_steps=1, num_evals=1, frac_test=0.9, num_eval_tasks=16)
+    sizes = {"num_fit": 128, "num_seen": 64, "num_test": 64, "by_module": False}
+    probes = LinearDecodability(**sizes), LinearDecodability(fit_on="all", **sizes)
+    rows = train(dataclasses.replace(base, diagnostics=probes))
+    last = rows.iloc[-1]
+    usual, fitted_on_all = (last[f"{label(probe)}/hidden0/test/r2"] for probe in probes)
+    assert usual < fitted_on_all - 0.1, "nine train tasks are too few to fit a probe of eight modules"
+    assert not [name for name in rows if "/module=" in name and name.startswith("LinearDecodability")]
+    assert "LinearDecodability/best/test/r2" in rows
+    assert "LinearDecodability-all/best/test/r2" not in rows, "it would be chosen on test tasks"

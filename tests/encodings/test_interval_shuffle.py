@@ -1,4 +1,5 @@
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -43,6 +44,12 @@ def test_one_stays_and_zero_moves():
     np.testing.assert_array_equal(encode([1, 1, 1]), [1, 1, 1])
     assert float(encode(np.nextafter(np.float32(1), np.float32(0)))[0]) == pytest.approx(1, abs=1e-6)
     np.testing.assert_allclose(encode([0, 0]), [0.3, 0.3], atol=1e-6)
+
+
+def test_absent_modules_stay_at_zero_where_asked():
+    code = IntervalShuffle(keep_zero=True).encode(jnp.array(TO), new_key(0), jnp.array([0, 0.05, 0.5, 1]), None)
+    np.testing.assert_allclose(code, [0, 0.35, 0.8, 1], atol=1e-6)
+    assert IntervalShuffle().keep_zero is False, "the public code moves them"
 
 
 def test_intervals_are_permuted_and_no_two_weights_meet():

@@ -88,7 +88,7 @@ def by_hand(net, x, code):
 def test_it_is_the_published_network_and_positions_are_relative(kind):
     net, codes = filled(kind), CODES[kind]
     prediction, activations = many(net, X, codes)
-    assert activations.keys() == {"block0", "block1", "output"}
+    assert activations.keys() == {"block0", "block1", "feedforward0", "feedforward1", "output"}
     np.testing.assert_array_equal(activations["output"], prediction)
     for task, (x, code) in enumerate(zip(X, codes, strict=True)):
         streams, expected = by_hand(net, x, code)

@@ -23,6 +23,32 @@ def test_numbers_are_told_in_as_many_digits_as_tell_them_apart():
     assert len(set(inputs.combined(None, table, False)[1])) == 4
 
 
+def test_constant_features_are_counted_over_all_blocks(monkeypatch):
+    monkeypatch.setattr(inputs, "BLOCK", 4)
+    layer = np.zeros((10, 2, 3))
+    assert inputs.constant_features(layer) == 6
+    layer[9, 0, 1] = 1.0  # differs in the last block only
+    layer[:, 1, 0] = np.repeat([1.0, 2.0, 3.0], [4, 4, 2])  # constant in every block, but not over all
+    assert inputs.constant_features(layer) == 4
+    assert inputs.constant_features(layer.astype(bool)) == 5
+    assert inputs.constant_features(np.arange(20.0).reshape(10, 2)) == 0
+
+
+def test_constant_features_of_a_mapped_file_are_read_in_blocks(monkeypatch, tmp_path):
+    monkeypatch.setattr(inputs, "BLOCK", 4)
+    lengths = []
+
+    class Mapped(np.memmap):
+        def __getitem__(self, index):
+            found = super().__getitem__(index)
+            lengths.append(len(found))
+            return found
+
+    layer = Mapped(tmp_path / "layer", "f4", "w+", shape=(30, 5))
+    assert inputs.constant_features(layer) == 5
+    assert max(lengths) == 4, "never all 30 samples at a time"
+
+
 def test_what_else_a_table_holds_does_not_tell_combinations_apart(fitted):
     probe, factors = fitted
     told = probe.rank(factors.assign(number=np.arange(len(factors))), parts(factors))
