@@ -74,8 +74,10 @@ def summary_line(rows: pd.DataFrame) -> str | None:
 
 def warning(rows: pd.DataFrame) -> str | None:
     """One line that names the layers of trained runs with more than 20% dead units; None where there are none."""
-    lines = by_layer(rows)
+    widths = "model.widths"
+    lines = by_layer(rows, keep=[widths] if widths in rows else [])
     lines = lines[lines["trained"].astype(bool)]
+    affected = lines[lines["dead"].round(6) > MAX_DEAD]
     named = []
     for layer, dead in lines.groupby("layer", observed=True)["dead"]:
         above = dead[dead.round(6) > MAX_DEAD]  # rounded: 0.2 as a float32 is above 0.2
@@ -85,6 +87,8 @@ def warning(rows: pd.DataFrame) -> str | None:
     if not named:
         return None
     listed = " and ".join([", ".join(named[:-1]), named[-1]]) if len(named) > 1 else named[0]
+    if widths in lines and set(affected[widths]) < set(lines[widths]):  # only some widths are affected
+        listed += f", widths {', '.join(sorted(affected[widths].astype(str).unique(), key=_natural))}"
     return (
         f"Warning: more than {_percent(MAX_DEAD)} of the units are dead in {listed}. "
         "Probe scores of such layers may reflect the recipe, not the task. If training killed them, lower the learning "

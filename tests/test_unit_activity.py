@@ -80,6 +80,13 @@ def test_the_warning_names_layers_of_trained_runs_above_a_fifth():
     assert "dead in hidden0 (50%). Probe scores" in unit_activity.warning(rows({"hidden0": [0.5]}))
 
 
+def test_the_warning_names_the_widths_that_are_affected():
+    narrow = rows({"hidden0": [0.5, 0.1]}, **{"model.widths": ["4x4", "128x128"]})
+    assert "in 1 of 2 runs), widths 4x4. Probe" in unit_activity.warning(narrow)
+    both = rows({"hidden0": [0.5, 0.3]}, **{"model.widths": ["4x4", "128x128"]})
+    assert "widths" not in unit_activity.warning(both)
+
+
 def test_untrained_runs_neither_warn_nor_count():
     rate = {"recipe.learning_rate": [0.01, 0.0]}
     mixed = rows({"hidden0": [0.1, 0.9]}, **rate)

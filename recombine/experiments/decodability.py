@@ -312,7 +312,8 @@ def _published(last: Frame | None, name: str, layer: str) -> ledger.Claim:
     confounded = False
     control = f"the squared correlation for the untrained network must be at least {MIN_GAIN} lower"
     if chosen is not None and _has_baselines(chosen, column):
-        measured, interval = explained(chosen, column), over_seeds(chosen, lambda frame: explained(frame, column))
+        slim = chosen[["seed", "test/r2", column]]
+        measured, interval = explained(chosen, column), over_seeds(slim, lambda frame: explained(frame, column))
         before = explained(chosen, untrained_column(column))
         holds = _has_range(chosen, name) and interval[0] > PUBLISHED
         confounded = measured - before < MIN_GAIN
@@ -392,7 +393,8 @@ def _gain_claim(
     measured = interval = None
     note = ""
     if chosen is not None and _has_baselines(chosen, column):
-        measured, interval = gain(statistic, column)(chosen), over_seeds(chosen, gain(statistic, column))
+        slim = chosen[["seed", "frac_test", "test/r2", column, untrained_column(column)]]
+        measured, interval = gain(statistic, column)(chosen), over_seeds(slim, gain(statistic, column))
         own, before = statistic(chosen, column), statistic(chosen, untrained_column(column))
         note = f"r squared {own:.3f} trained, {before:.3f} untrained; {_spread(chosen, column)}"
     return ledger.Claim(
@@ -427,7 +429,7 @@ def _shuffled(last: Frame | None) -> ledger.Claim:
     measured = interval = None
     if last is not None and SHUFFLED in last and last[SHUFFLED].notna().any():
         measured = _highest_shuffled(last)
-        interval = over_seeds(last, _highest_shuffled)
+        interval = over_seeds(last[["seed", SHUFFLED]], _highest_shuffled)
     return ledger.Claim(
         name="shuffled tasks",
         statement="Probes fitted on shuffled tasks score at chance (the highest R2 of any student)",

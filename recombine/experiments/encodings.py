@@ -223,7 +223,7 @@ def _mean(frame: Frame | None, column: str) -> tuple[float | None, tuple[float, 
     def mean(drawn: Frame) -> float:
         return float(drawn[column].mean())
 
-    return mean(frame), over_seeds(frame, mean)
+    return mean(frame), over_seeds(frame[["seed", column]], mean)
 
 
 def _keeps(last: Frame | None, encoding: str) -> ledger.Claim:
@@ -306,7 +306,8 @@ def _gain_claim(last: Frame | None, encoding: str) -> ledger.Claim:
     """What training adds to the decodability of the third layer."""
     measured = interval = holds = None
     if last is not None and not math.isnan(_gain(last, encoding)):
-        measured, interval = _gain(last, encoding), over_seeds(last, lambda frame: _gain(frame, encoding))
+        own = last.loc[last["label"] == encoding, ["seed", "label", "student", TASK_DECODER]]
+        measured, interval = _gain(last, encoding), over_seeds(own, lambda frame: _gain(frame, encoding))
         holds = interval[0] > MIN_GAIN and bool((_select(last, encoding, "untrained")["test/r2"] < 0.1).all())
     return ledger.Claim(
         name=f"{encoding}: untrained",

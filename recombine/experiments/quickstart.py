@@ -4,12 +4,9 @@ Claim: a plain MLP handles combinations of modules that it never saw once it is 
 combinations, and then its hidden layers tell the modules apart linearly (arXiv 2507.07207, sections 3 and 4).
 
 Command:  recombine quickstart            (the same as: recombine run quickstart --scale small)
-Runtime:  39 to 50 s on 2 cores, 20 to 24 s with programs on disk; full: 2 minutes on one H200, compilation included.
+Runtime:  about a minute on 2 cores, half of that with programs on disk; full: 2 minutes on one H200.
 Expected: test R2 at least 0.9 for the best cell, below 0.5 for the narrowest student, and clearly lower with 75% of
           the tasks held out than with 25%.
-Measured: small (2026-11-15): best .94, narrowest -.16, widest .94 and .79 with 25% and 75% held out.
-          full (H200, with Fast(0.02, 0.0) in float32, the default of that day): best .990, narrowest -.10, widest .990
-          and .914.
 """
 
 from recombine import claims as ledger
