@@ -131,19 +131,19 @@ def _verdicts(found: Sequence[Line]) -> str:
 def _section(module: Any, table: Table, claims: Sequence[Line]) -> str:
     about, first = _labelled(module.__doc__ or ""), claims[0]
     name = first["experiment"]
-    told = [f"## {name}", f"**{_safe(first['title'])}**", f"Claim: {_safe(about.get('Claim', ''))}"]
-    told += [f"{_made(first)}.\n```\n{first['command']}\n```"]
+    paragraphs = [f"## {name}", f"**{_safe(first['title'])}**", f"Claim: {_safe(about.get('Claim', ''))}"]
+    paragraphs += [f"{_made(first)}.\n```\n{first['command']}\n```"]
     if first["recipe"]:
         measured = any(str(column).startswith("activity/") for column in table.read())
         warning = "" if measured else _dead_units_warning(first["recipe"])
-        told.append(f"Recipe: {_safe(first['recipe'])}.{warning}")
-    told.append("\n".join(map(_item, claims)))
-    told += _left_out(module, table, first["scale"]) if first["runs"] else []
-    told.append(f"Source: {_safe('; '.join(dict.fromkeys(claim['source'] for claim in claims)))}")
+        paragraphs.append(f"Recipe: {_safe(first['recipe'])}.{warning}")
+    paragraphs.append("\n".join(map(_item, claims)))
+    paragraphs += _left_out(module, table, first["scale"]) if first["runs"] else []
+    paragraphs.append(f"Source: {_safe('; '.join(dict.fromkeys(claim['source'] for claim in claims)))}")
     if first["runs"] and "Measured" in about:
-        told.append(f"Measured: {_safe(about['Measured'])}")
-    told += [f"![{_safe(_title(text))}]({name}-{figure}.svg)" for figure, text in table.figures().items()]
-    return "\n\n".join(told) + "\n"
+        paragraphs.append(f"Measured: {_safe(about['Measured'])}")
+    paragraphs += [f"![{_safe(_title(text))}]({name}-{figure}.svg)" for figure, text in table.figures().items()]
+    return "\n\n".join(paragraphs) + "\n"
 
 
 def _dead_units_warning(recipe: str) -> str:
@@ -186,8 +186,8 @@ def _item(claim: Line) -> str:
     found = "" if claim["verdict"] == "not yet run" else f": {_measured(claim)}"
     control = f"; control: {claim['control']}" if claim["control"] else ""
     note = f"; note: {claim['note']}" if claim["note"] else ""
-    told = f"{claim['statement']}{found}; {_published(claim)}{control}{note}"
-    return f"- **{claim['verdict']}**: {_safe(told)}"
+    text = f"{claim['statement']}{found}; {_published(claim)}{control}{note}"
+    return f"- **{claim['verdict']}**: {_safe(text)}"
 
 
 def _made(line: Line) -> str:

@@ -75,8 +75,8 @@ def test_features_that_never_vary_are_counted(brought, tmp_path):
     layers["late"][-1, 3] += 1e-6  # almost constant is not constant
     layers["<late>"] = np.concatenate([layers["early"], np.ones((800, 1), "f4")], axis=1)
     np.savez(tmp_path / "a.npz", **layers)
-    told, lines = probe(tmp_path / "a.npz", folder / "f.csv", "new", report=tmp_path / "p.html")
-    assert told["constant_features"] == {"early": 0, "late": 3, "<late>": 1}
+    result, lines = probe(tmp_path / "a.npz", folder / "f.csv", "new", report=tmp_path / "p.html")
+    assert result["constant_features"] == {"early": 0, "late": 3, "<late>": 1}
     width = layers["early"].shape[1]
     assert f"Layer late: 3 of {layers['late'].shape[1]} features never vary." in lines
     assert f"Layer <late>: 1 of {width + 1} features never varies." in lines
@@ -84,8 +84,8 @@ def test_features_that_never_vary_are_counted(brought, tmp_path):
     page = (tmp_path / "p.html").read_text()
     assert "features never vary.</p>" in page
     assert f"Layer &lt;late&gt;: 1 of {width + 1} features never varies.</p>" in page
-    told, lines = probe(folder / "a.npz", folder / "f.csv", "new")
-    assert told["constant_features"] == {"early": 0, "late": 0}
+    result, lines = probe(folder / "a.npz", folder / "f.csv", "new")
+    assert result["constant_features"] == {"early": 0, "late": 0}
     assert not [line for line in lines if "never var" in line]
 
 

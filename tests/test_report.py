@@ -165,8 +165,8 @@ def test_dead_units_are_on_the_page_without_the_experiment_drawing_them(tmp_path
 
 
 def test_notes_and_warnings_are_escaped():
-    told = {"title": "", "kind": "", "description": "", "summary": {}, "figures": {}, "results": "", "making": ""}
-    page = report.filled(**told, notes=[EVIL], warnings=[EVIL])
+    fields = {"title": "", "kind": "", "description": "", "summary": {}, "figures": {}, "results": "", "making": ""}
+    page = report.filled(**fields, notes=[EVIL], warnings=[EVIL])
     assert page.count(html.escape(EVIL)) == 2
     assert EVIL not in page
 

@@ -158,9 +158,9 @@ def depth(layer: str) -> tuple[int, int, bool]:
 
 
 def twins(last: Any, columns: Mapping[str, str], more: Sequence[str] = ()) -> Any:
-    """Trained students, each with columns of its untrained twin beside its own (name there -> column of the twin).
+    """Trained students with columns of their untrained baselines; `columns` maps each new column to the baseline's.
 
-    A twin has the same encoding, widths, held-out fraction and seed, and is equal in the columns `more`.
+    A student and its baseline have equal encoding, widths, held-out fraction and seed, and are equal in columns `more`.
     """
     same = ["encoding", "model.widths", "frac_test", "seed", *more]
     before = last[last["recipe.learning_rate"] == 0][same].copy()

@@ -149,11 +149,10 @@ def _tiny(recipe: Paper | Fast) -> Run:
 def students(rows: Frame) -> Frame:
     """The last row of every run, with columns `student`, `trained by`, `seen` and `test`."""
     last = ledger.last(rows)
-    last = last.assign(
-        student=last.apply(_student, axis=1),
-        **{"trained by": last.apply(_trained_by, axis=1)},
-        **{side: _score(last, side) for side in ("seen", "test")},
-    )
+    last["student"] = last.apply(_student, axis=1)
+    last["trained by"] = last.apply(_trained_by, axis=1)
+    last["seen"] = _score(last, "seen")
+    last["test"] = _score(last, "test")
     # Few columns: intervals draw from them again and again.
     kept = [name for name in last if "/" not in str(name) or re.match(KEPT_COLUMNS, str(name))]
     return last[kept].copy()
