@@ -1,20 +1,29 @@
 # One command sets up and runs; a second call reuses the set-up. Needs Python 3.11+ and make, nothing else.
 #   make quickstart            train the first sweep and write quickstart.html
-#   make test [EXTRAS=probe]   the whole test suite (with further extras, comma separated)
+#   make test [EXTRAS=probe]   the tests that guard a change, in about four minutes on two cores
+#   make test-all              all tests: every experiment at tiny scale, kills, fuzzing, committed tables, browsers
+#                              (both take further extras, comma separated)
 PYTHON ?= python3
 EXTRAS ?=
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 comma  := ,
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile
 STAMP  := $(VENV)/.installed-dev$(if $(EXTRAS),-$(subst $(comma),-,$(EXTRAS)))
 
-.PHONY: quickstart test lint format constraints clean
+.PHONY: quickstart test test-all test-rest lint format constraints clean
 
 quickstart: $(VENV)/.installed
 	$(BIN)/recombine quickstart
 
 test: $(STAMP)
-	$(BIN)/python -m pytest $(ARGS)
+	$(PYTEST) -m "not slow" $(ARGS)
+
+test-all: $(STAMP)
+	$(PYTEST) $(ARGS)
+
+test-rest: $(STAMP)
+	$(PYTEST) -m slow $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -4,14 +4,24 @@ import shutil
 import sys
 import tempfile
 import typing
+from pathlib import Path
 
 import pytest
 from beartype import beartype
 from jaxtyping import install_import_hook
 
-# Compiled programs of the tests and of the processes that they start are shared among them, and forgotten afterwards.
-os.environ["RECOMBINE_CACHE"] = tempfile.mkdtemp(prefix="recombine-tests-")
-atexit.register(shutil.rmtree, os.environ["RECOMBINE_CACHE"], ignore_errors=True)
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+
+if not WORKER:
+    # Compiled programs of all workers, and of the processes that tests start, are shared and removed at the end.
+    os.environ["RECOMBINE_CACHE"] = tempfile.mkdtemp(prefix="recombine-tests-")
+    atexit.register(shutil.rmtree, os.environ["RECOMBINE_CACHE"], ignore_errors=True)
+elif hasattr(os, "sched_setaffinity"):
+    # Workers divide the cores: on a shared core, two thread pools that wait for each other are several times slower.
+    cores = sorted(os.sched_getaffinity(0))
+    workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    if 1 < workers <= len(cores):
+        os.sched_setaffinity(0, cores[int(WORKER.removeprefix("gw")) :: workers])
 
 
 def typecheck(function):
@@ -29,6 +39,16 @@ from recombine.__main__ import main  # noqa: E402
 # The checker asks isinstance(value, Family), which a protocol only answers when it is marked so.
 for protocol in (core.Family, core.Support, core.Encoding, core.Model, core.Lab, core.Diagnostic, core.Recipe):
     typing.runtime_checkable(protocol)
+
+
+SLOW = {line for line in (Path(__file__).parent / "slow.txt").read_text().splitlines() if not line.startswith("#")}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what `slow.txt` lists."""
+    for item in items:
+        if item.nodeid in SLOW or item.nodeid.partition("[")[0] in SLOW:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture

@@ -193,7 +193,6 @@ def test_a_factor_without_end_needs_named_combinations(tmp_path):
             probe(tmp_path / "a.npz", tmp_path / "f.csv", "new", combinations=wrong)
 
 
-@pytest.mark.slow
 def test_a_million_samples_are_read_in_blocks(tmp_path):
     rng = np.random.default_rng(0)
     table = pd.DataFrame({"a": rng.integers(3, size=1_000_000), "b": rng.integers(3, size=1_000_000)})

@@ -21,7 +21,6 @@ from recombine.core import InputError, require
 from recombine.executors import opened
 from tests.tiny import TINY
 
-pytestmark = pytest.mark.slow
 needs_dask, needs_slurm = (
     pytest.mark.skipif(not find_spec(name), reason=f'{extra.upper()} IS NOT TESTED: pip install "recombine[{extra}]"')
     for name, extra in (("distributed", "dask"), ("submitit", "slurm"))

@@ -336,7 +336,6 @@ EXTREME += ["recipe.weight_decay=1e38", "recipe.final=1e38", "encoding=Invertibl
 EXTREME += ["diagnostics=LinearDecodability(l2=1e38)", "family.table_seed=9223372036854775807", "seed=4294967295"]
 
 
-@pytest.mark.slow
 @settings(max_examples=12, **SETTINGS)
 @given(sets=st.lists(st.one_of(right_setting(), st.sampled_from(EXTREME)), min_size=1, max_size=3))
 def test_fuzzed_settings_train(sets, call, tmp_path):

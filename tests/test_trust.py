@@ -72,7 +72,6 @@ def fill(disk: Path) -> Path:
     return ballast
 
 
-@pytest.mark.slow
 def test_kills_at_random_moments_lose_repeat_and_change_nothing(tmp_path):
     counts = kills.survive(tmp_path, 4, kills.SWEEP.format(num_steps=500, num_seeds=2), 3, tell=lambda _: None)
     assert counts["kills"] == counts["random"] + counts["writing"] == 4

@@ -193,11 +193,10 @@ def of_set(last: Frame, name: str) -> Frame:
     if name == "model size":
         return last[sized & (last["model.widths"].str.count("x") == 3)]  # networks of two layers have no third layer
     fast = last[~by_paper & ~sized]
-    if name == "all students":
-        return fast
-    encoding = "Identity" if name == "data" else name
-    own = fast[fast["encoding"] == encoding]
-    return own[own["width"] == own["width"].max()]
+    widest = fast["width"] == fast["width"].max()
+    if name == "all students":  # none of them unless every encoding has its widest students
+        return fast if set(fast.loc[widest, "encoding"]) == set(fast["encoding"]) else fast[:0]
+    return fast[widest & (fast["encoding"] == ("Identity" if name == "data" else name))]
 
 
 def explained(last: Frame, column: str, lowest: float = 0.0) -> float:
@@ -359,8 +358,9 @@ def _equal_train_tasks(last: Frame | None) -> list[ledger.Claim]:
     ):
         chosen = None
         if last is not None:
-            fast = of_set(last, "all students")
-            chosen = fast[fast["encoding"] == "Identity"] if name == "identity" else fast
+            identity = (last["encoding"] == "Identity") & (last["recipe"] == "Fast")
+            identity &= last["diagnostics"] != SIZE_DIAGNOSTICS
+            chosen = last[identity] if name == "identity" else of_set(last, "all students")
         claims.append(
             _gain_claim(
                 chosen,
@@ -414,10 +414,8 @@ def _spread(chosen: Frame, column: str) -> str:
     failing = chosen.loc[chosen["test/r2"] < 0.5, column]
     generalizing = chosen.loc[chosen["test/r2"] > 0.9, column]
     before = chosen[untrained_column(column)].mean()
-    return (
-        f"mean decodability {failing.mean():.3f} where test R2 is below .5 ({len(failing)} students), "
-        f"{generalizing.mean():.3f} where it is above .9, {before:.3f} untrained"
-    )
+    low = f"{failing.mean():.3f} where test R2 is below .5 ({len(failing)} students), " if len(failing) else ""
+    return f"mean decodability {low}{generalizing.mean():.3f} where test R2 is above .9, {before:.3f} untrained"
 
 
 def _highest_shuffled(last: Frame) -> float:

@@ -42,7 +42,6 @@ def test_without_torch_one_line_says_what_to_do(monkeypatch):
         experiment.measure(**experiment.cells("tiny")[0])
 
 
-@pytest.mark.slow
 def test_measure_gives_a_row_for_each_student_and_unseen_instruction():
     pytest.importorskip("transformers", reason="students need the extra torch")
     importlib.import_module("recombine.instructions.student")

@@ -69,7 +69,6 @@ def test_errors_that_are_planted_in_the_activations_are_found(observed):
     assert planted.compare(probe, planted.weights, test, planted.error, "whole")["whole/spearman"] > 0.8
 
 
-@pytest.mark.slow
 def test_measure_gives_numbers():
     cell = experiment.cells("tiny")[0]
     row = experiment.measure(**cell)

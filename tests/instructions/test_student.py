@@ -138,7 +138,6 @@ def test_answers_are_those_of_greedy_generation():
     assert torch.allclose(doubt, -likely.gather(-1, found[..., None]).mean(dim=(1, 2)), atol=1e-5)
 
 
-@pytest.mark.slow
 def test_a_student_learns_one_operation():
     students = Students(LANGUAGE, Size(32, 2, 300, 32, 5e-3), [0], [np.array([1])])  # raise
     students.learn(0)
