@@ -6,21 +6,21 @@ Names are resolved on first use, so that the import costs nothing; parts are fou
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.1.0"
+from recombine.basics import moved_modules
+from recombine.basics.version import __version__ as __version__
 
+moved_modules.install()
 _HOMES = {
-    "Run": "run",
-    "sweep": "run",
-    "paper": "run",
-    "paper_fast": "run",
-    "Fast": "recipe",
-    "Paper": "recipe",
-    "train": "engine",
-    "fit": "engine",
-    "Fitted": "fitted",
-    "Table": "table",
-    "InputError": "core",
-    "Knob": "core",
+    "Run": "sweeps.run",
+    "sweep": "sweeps.run",
+    "paper": "sweeps.run",
+    "paper_fast": "sweeps.run",
+    "train": "training.scheduler",
+    "fit": "training.scheduler",
+    "Fitted": "training.fitted",
+    "Table": "storage.table",
+    "InputError": "basics.errors",
+    "Knob": "parts.field_checks",
 }
 
 
@@ -28,7 +28,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(f"recombine.{_HOMES[name]}"), name)
     if name[:1].isupper():
-        from recombine.find import part
+        from recombine.sweeps.discovery import part
 
         found = part(name)
         if found is not None:
@@ -37,6 +37,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    from recombine.find import parts
+    from recombine.sweeps.discovery import parts
 
     return sorted([*_HOMES, *(name for kind in parts().values() for name in kind), "__version__"])

@@ -6,8 +6,8 @@ import sys
 
 def main() -> None:
     """Run the command line; the user's mistakes are one line and exit code 2."""
-    from recombine.cli import app
-    from recombine.core import InputError
+    from recombine.basics.errors import InputError
+    from recombine.cli.main import app
 
     try:
         app(prog_name="recombine")

@@ -31,13 +31,21 @@ def typecheck(function):
 
 # Before any test imports a part: shapes and types in these folders are then checked at every call.
 FOLDERS = ("families", "encodings", "models", "diagnostics")
-install_import_hook([f"recombine.{folder}" for folder in FOLDERS], f"{__name__}.typecheck")
+install_import_hook([f"recombine.parts.{folder}" for folder in FOLDERS], f"{__name__}.typecheck")
 
-from recombine import core  # noqa: E402
 from recombine.__main__ import main  # noqa: E402
+from recombine.parts import protocols  # noqa: E402
 
 # The checker asks isinstance(value, Family), which a protocol only answers when it is marked so.
-for protocol in (core.Family, core.Support, core.Encoding, core.Model, core.Lab, core.Diagnostic, core.Recipe):
+for protocol in (
+    protocols.Family,
+    protocols.Support,
+    protocols.Encoding,
+    protocols.Model,
+    protocols.Lab,
+    protocols.Diagnostic,
+    protocols.Recipe,
+):
     typing.runtime_checkable(protocol)
 
 

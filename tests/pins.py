@@ -13,11 +13,11 @@ from typing import Any
 import pandas as pd
 
 import recombine as rc
-from recombine import find
-from recombine.claims import ledger, results_folder
-from recombine.cli import app
-from recombine.measure import Cell
-from recombine.run import identity
+from recombine.cli.main import app
+from recombine.experiments import catalogue
+from recombine.experiments.claim import ledger, results_folder
+from recombine.sweeps.run import identity
+from recombine.training.computed import Cell
 
 FILE = Path(__file__).parent / "pins.json"
 SCALES = ("tiny", "small", "full")
@@ -25,7 +25,7 @@ SCALES = ("tiny", "small", "full")
 
 def experiments() -> dict[str, Any]:
     """Every experiment of ours by name."""
-    return {name: find.experiment(name) for name in find.names("experiments")}
+    return {name: catalogue.experiment(name) for name in catalogue.experiment_names()}
 
 
 def identities() -> dict[str, str]:

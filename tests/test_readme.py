@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import recombine as rc
-from recombine import engine
-from recombine.cli import app
+from recombine.cli.main import app
+from recombine.training import scheduler
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -29,9 +29,9 @@ def test_example(example, monkeypatch, tmp_path, capsys):
         pytest.importorskip("diffusers", reason="this example needs the extra torch")
         torch.set_num_threads(1)  # threads of a tiny network wait for each other longer than they work
     monkeypatch.chdir(tmp_path)
-    train, fit, names = engine.train, engine.fit, {}
-    monkeypatch.setattr(engine, "train", lambda runs, out=None: train(list(map(shorter, runs)), out))
-    monkeypatch.setattr(engine, "fit", lambda run: dataclasses.replace(fit(shorter(run)), run=run))
+    train, fit, names = scheduler.train, scheduler.fit, {}
+    monkeypatch.setattr(scheduler, "train", lambda runs, out=None: train(list(map(shorter, runs)), out))
+    monkeypatch.setattr(scheduler, "fit", lambda run: dataclasses.replace(fit(shorter(run)), run=run))
     exec(compile(example, "README.md", "exec"), names)
     if "rc." in example:
         assert names["rows"]["test/loss"].notna().all()

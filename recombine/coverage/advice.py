@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from recombine.conditions import stamps
 from recombine.coverage.outlook import Outlook, Trained, rarity
+from recombine.parts.conditions import stamps
 
 POOL = 20_000  # combinations that a step looks at: all, or those of the modules that would gain most
 TWINS = 4  # trained combinations whose twins it looks at, too: the twins of one are enough to find what spans

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from recombine.core import require
+from recombine.basics.errors import require
 from recombine.coverage.advice import Advice, Adviser, Suggestion
 from recombine.coverage.outlook import Trained
 from recombine.coverage.space import Factored, Sets

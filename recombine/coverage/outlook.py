@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recombine.conditions import NOTHING, components, unseen
-from recombine.core import generator
+from recombine.basics.random_streams import generator
 from recombine.coverage.space import Space
+from recombine.parts.conditions import NOTHING, components, unseen
 
 # The drop in R2, against balanced supports, on tasks with modules that so many train tasks hold.
 RARE = {1: 0.136, 2: 0.080, 4: 0.050, 8: 0.029, 16: 0.010, 32: 0.004}

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from recombine import figure, report
 from recombine.coverage.coverage import Coverage
 from recombine.coverage.tally import Source
+from recombine.reporting import figure
+from recombine.reporting import page as report
 
 if TYPE_CHECKING:  # imported where a figure is made
     import plotly.graph_objects as go

@@ -19,8 +19,8 @@ import pyarrow.compute
 from pyarrow import csv
 from pyarrow.parquet import ParquetFile
 
-from recombine.core import InputError, require
-from recombine.hint import nearest
+from recombine.basics.errors import InputError, require
+from recombine.basics.suggest import nearest
 
 pc: Any = pyarrow.compute  # its functions are made when it is imported, so no checker knows them
 

@@ -1,1 +1,5 @@
-"""One file per claim: runs(scale), summary(rows), figures(rows), claims(rows). Found by scanning this folder."""
+"""The record: each claim of the field as one experiment, with what judges and shows them.
+
+`paper`, `theory`, `limits` and `instrument` hold the experiments, `quickstart.py` the first one to run. Start with
+`claim.py` and `runner.py`.
+"""

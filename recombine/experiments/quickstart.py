@@ -9,9 +9,9 @@ Expected: test R2 at least 0.9 for the best cell, below 0.5 for the narrowest st
           the tasks held out than with 25%.
 """
 
-from recombine import claims as ledger
-from recombine import figure
-from recombine.run import Run, sweep
+from recombine.experiments import claim as ledger
+from recombine.reporting import figure
+from recombine.sweeps.run import Run, sweep
 
 TITLE = "Wider students, more combinations: scaling leads to compositional generalization"
 WIDTHS = {"tiny": (4, 16), "small": (4, 16, 64, 128), "full": (4, 8, 16, 32, 64, 128, 256, 512)}

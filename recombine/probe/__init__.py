@@ -17,7 +17,7 @@ print(probe.rank({name: values[new] for name, values in factors.items()}, activa
 import importlib
 from typing import Any
 
-from recombine.core import InputError
+from recombine.basics.errors import InputError
 
 # Where each name stands, and the extra that it needs. Nothing is imported before it is asked for: torch takes seconds.
 NAMES = {

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from recombine.core import InputError, require
+from recombine.basics.errors import InputError, require
 
 
 def pieces(batches: Any, batch_size: int) -> tuple[Iterable[Any], int | None]:

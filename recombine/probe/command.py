@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from recombine.core import require
-from recombine.hint import counted, nearest
+from recombine.basics.errors import require
+from recombine.basics.suggest import counted, nearest
 from recombine.probe import inputs
 from recombine.probe.files import read_activations, read_factors
 

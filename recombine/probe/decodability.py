@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import ThreadpoolController
 
-from recombine.core import require
+from recombine.basics.errors import require
 from recombine.probe import failure, inputs
 from recombine.probe.ridge import Reading, Ridge
 from recombine.probe.split import Split, split

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from recombine.core import InputError, require
+from recombine.basics.errors import InputError, require
 from recombine.probe.pool import Pool, pick, pooled
 
 HALVES = ("conditional", "unconditional")

@@ -29,12 +29,12 @@ import numpy as np
 import pandas as pd
 import torch
 
-from recombine.core import InputError, require
-from recombine.hint import nearest
+from recombine.basics.errors import InputError, require
+from recombine.basics.optional_deps import library
+from recombine.basics.suggest import nearest
 from recombine.probe import batch as batching
 from recombine.probe.copies import to_cpu
 from recombine.probe.denoising import ALL_STEPS, HALVES, Pass, gather
-from recombine.probe.extra import library
 from recombine.probe.layers import choose
 from recombine.probe.meter import Meter
 from recombine.probe.pool import Pool, pick

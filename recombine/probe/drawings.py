@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.console import Console
 
-from recombine.closure import parse
-from recombine.core import InputError
-from recombine.files import replace
-from recombine.fingerprint import dump
+from recombine.basics.atomic_io import replace
+from recombine.basics.errors import InputError
 from recombine.probe.meter import Meter
+from recombine.sweeps.closure import parse
+from recombine.sweeps.code_hash import dump
 
 QUALITY = 95  # of the images, which judges look at as they are kept
 

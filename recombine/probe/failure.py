@@ -16,8 +16,8 @@ import pandas as pd
 from scipy.stats import rankdata
 from sklearn.isotonic import IsotonicRegression
 
-from recombine.bootstrap import LEVELS, NUM_DRAWS
-from recombine.core import InputError, require
+from recombine.basics.errors import InputError, require
+from recombine.basics.statistics import LEVELS, NUM_DRAWS
 
 BINS = 5  # of equal size, by predicted probability
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from recombine.core import InputError, require
+from recombine.basics.errors import InputError, require
 
 BLOCK = 1 << 14  # samples looked at a time: a copy of all activations may not fit
 LOUD = 300  # times as much as another that a layer may vary where they are joined: beyond 1,000 penalties silence one

@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from recombine import find
-from recombine.core import InputError, require
-from recombine.hint import nearest
-from recombine.probe.extra import library
+from recombine.basics import user_files
+from recombine.basics.errors import InputError, require
+from recombine.basics.optional_deps import library
+from recombine.basics.suggest import nearest
 from recombine.probe.prompts import Prompts, article, judge
 
 CLIP = "clip:"
@@ -40,7 +40,7 @@ def function(name: str) -> Callable[[Any], Any]:
     reads = f"a judge reads FILE.py:FUNCTION, MODULE:FUNCTION or {CLIP}FOLDER_OR_ID; got {name!r}"
     require(bool(place and called), reads)
     if place.endswith(".py"):
-        module = find.load(Path(place))
+        module = user_files.load(Path(place))
     else:
         try:
             if str(Path.cwd()) not in sys.path:  # as `python -m` does

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from recombine.core import InputError, require
+from recombine.basics.errors import InputError, require
 
 
 def choose(model: nn.Module, layers: str | Iterable[str]) -> dict[str, nn.Module]:
@@ -29,7 +29,7 @@ def choose(model: nn.Module, layers: str | Iterable[str]) -> dict[str, nn.Module
             for name, module in others:
                 told = f"layer {name!r} is {first[module]!r} under another name"
                 require(not _matches(name.split("."), str(pattern).split(".")), f"{told}: ask for that")
-            from recombine.run import nearest  # not above: it needs jax
+            from recombine.sweeps.run import nearest  # not above: it needs jax
 
             raise InputError(f"no layer is called {pattern!r}: {nearest(str(pattern), modules)}")
         chosen |= found

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from recombine.core import require
+from recombine.basics.errors import require
 
 ARGUMENT = "attention_mask"
 BY_NAME = 1 << 30  # a place that no argument has

@@ -8,8 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from recombine import figure, report
 from recombine.probe.decodability import ALL, Decodability
+from recombine.reporting import figure
+from recombine.reporting import page as report
 
 MOST_BARS = 16  # factors or combinations in one picture
 NAMES = {"r2": "R²", "accuracy": "Accuracy"}

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recombine.core import InputError, require
+from recombine.basics.errors import InputError, require
 
 Pool = Literal["mean", "last", "flat"] | Callable[[Tensor], Tensor]
 Channels = Literal["first", "last"] | None

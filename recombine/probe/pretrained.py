@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from recombine.core import InputError, require
-from recombine.hint import nearest
-from recombine.probe.extra import library
+from recombine.basics.errors import InputError, require
+from recombine.basics.optional_deps import library
+from recombine.basics.suggest import nearest
 from recombine.probe.layers import blocks
 from recombine.probe.pool import Pool
 from recombine.probe.recorder import Recorder

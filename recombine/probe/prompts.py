@@ -18,8 +18,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from recombine.core import InputError, Support, generator, require
-from recombine.supports.random import Random
+from recombine.basics.errors import InputError, require
+from recombine.basics.random_streams import generator
+from recombine.parts.protocols import Support
+from recombine.parts.supports.random import Random
 
 MOST = 20_000  # combinations that are listed without being asked for
 VOWELS = "aeiou"

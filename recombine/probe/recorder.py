@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from recombine.core import InputError, require
+from recombine.basics.errors import InputError, require
 from recombine.probe import batch as batching
 from recombine.probe.copies import Copies, Rows
 from recombine.probe.layers import choose, tokens_first

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from recombine.core import InputError, require
+from recombine.basics.errors import InputError, require
 
 EVERY = 5  # one sample in five of a combination is put aside, at least one
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from recombine.core import InputError
+from recombine.basics.errors import InputError
 
 
 class Store:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from recombine.bootstrap import LEVELS
-from recombine.core import require
+from recombine.basics.errors import require
+from recombine.basics.statistics import LEVELS
 
 MOST_NAMES = 200  # of one factor: each is a column, and more are hardly names
 NUM_DRAWS = 300  # of combinations, as `bootstrap` takes of seeds

@@ -10,8 +10,8 @@ from __future__ import annotations
 import string
 from typing import Any, Literal, get_args
 
-from recombine.core import require
-from recombine.probe.extra import library
+from recombine.basics.errors import require
+from recombine.basics.optional_deps import library
 
 torch, diffusers, transformers = library("torch"), library("diffusers"), library("transformers")
 Kind = Literal["sd15", "sdxl", "sd3", "flux"]

@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 
 import recombine as rc
-from recombine import conditions
-from recombine.claims import RESULTS
 from recombine.coverage import Coverage, advice, outlook
-from recombine.experiments import module_frequency, support_conditions
+from recombine.experiments.claim import RESULTS
+from recombine.experiments.paper import module_frequency, support_conditions
+from recombine.parts import conditions
 
 
 def factored(sizes, num, seed, unseen=()):

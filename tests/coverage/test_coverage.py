@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from recombine import conditions
-from recombine.core import InputError
+from recombine.basics.errors import InputError
 from recombine.coverage import Coverage
-from recombine.supports.listed import FIXTURES
+from recombine.parts import conditions
+from recombine.parts.supports.listed import FIXTURES
 
 KEYS = {"compositional", "connected", "components", "balanced", "spanned", "rarest", "missing", "suggestions"}
 

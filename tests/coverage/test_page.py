@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from recombine.core import InputError
+from recombine.basics.errors import InputError
 from recombine.coverage import Coverage, page
 
 EVIL = "</script><b>red</b>"

@@ -4,7 +4,7 @@ import pytest
 
 import recombine as rc
 from recombine.experiments import quickstart
-from recombine.run import structure
+from recombine.sweeps.run import structure
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "quickstart.parquet"
 

@@ -13,7 +13,7 @@ from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from recombine.core import InputError
+from recombine.basics.errors import InputError
 from recombine.probe import Decodability
 
 

@@ -5,7 +5,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="copies of PyTorch's rows need the extra torch")
 
-from recombine.core import InputError  # noqa: E402
+from recombine.basics.errors import InputError  # noqa: E402
 from recombine.probe import Recorder, copies  # noqa: E402
 from recombine.probe.store import Store  # noqa: E402
 

@@ -18,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import recombine.probe
-from recombine.core import InputError
+from recombine.basics.errors import InputError
 from recombine.probe import Decodability
 from recombine.probe.split import split
 

@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch", reason="these tests need the extra torch")
 pytest.importorskip("diffusers", reason="these tests need the extra torch")
 pytest.importorskip("transformers", reason="these tests need the extra torch")
 
-from recombine.core import InputError  # noqa: E402
+from recombine.basics.errors import InputError  # noqa: E402
 from recombine.probe import Diffusion, Prompts, tiny  # noqa: E402
 from recombine.probe.denoising import Pass  # noqa: E402
 

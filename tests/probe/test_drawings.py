@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("sklearn", reason="these tests need the extra probe")
 image_module = pytest.importorskip("PIL.Image", reason="images need Pillow, which comes with the extra torch")
 
-from recombine.core import InputError  # noqa: E402
+from recombine.basics.errors import InputError  # noqa: E402
 from recombine.probe.drawings import Drawings  # noqa: E402
 
 

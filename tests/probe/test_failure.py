@@ -9,7 +9,7 @@ from tests.probe.planted import parts, samples, wholes
 pytest.importorskip("sklearn")
 from sklearn import metrics
 
-from recombine.core import InputError
+from recombine.basics.errors import InputError
 from recombine.probe import Decodability, failure
 
 

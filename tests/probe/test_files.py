@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from recombine.core import InputError
+from recombine.basics.errors import InputError
 from recombine.probe.files import read_activations, read_factors
 
 

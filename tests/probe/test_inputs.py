@@ -7,7 +7,7 @@ import pytest
 from tests.probe.planted import parts, samples
 
 pytest.importorskip("sklearn")
-from recombine.core import InputError
+from recombine.basics.errors import InputError
 from recombine.probe import Decodability, inputs
 
 

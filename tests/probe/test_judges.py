@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("sklearn", reason="these tests need the extra probe")
 
-from recombine.core import InputError
+from recombine.basics.errors import InputError
 from recombine.probe import Prompts, judges
 
 

@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch", reason="these tests need the extra torch")
 transformers = pytest.importorskip("transformers", reason="these tests need the extra torch")
 pytest.importorskip("diffusers", reason="the tiny models of these tests are made with it")
 
-from recombine.core import InputError  # noqa: E402
+from recombine.basics.errors import InputError  # noqa: E402
 from recombine.probe import Pretrained, tiny  # noqa: E402
 
 TEXTS = ["a cat", "a dog and an owl", "x", "the fox and the hen in the wood"]

@@ -5,10 +5,10 @@ import itertools
 import numpy as np
 import pytest
 
-from recombine.conditions import connected
-from recombine.core import InputError
+from recombine.basics.errors import InputError
+from recombine.parts.conditions import connected
+from recombine.parts.supports.missing_module import MissingModule
 from recombine.probe.prompts import Prompts, judge
-from recombine.supports.missing_module import MissingModule
 
 ANIMALS = ["cat", "dog", "owl", "fox", "elk", "hen"]
 

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the recorder's tests need the extra torch")
 
-from recombine.core import InputError  # noqa: E402
+from recombine.basics.errors import InputError  # noqa: E402
 from recombine.probe import Recorder, meter  # noqa: E402
 
 nn = torch.nn
@@ -389,7 +389,7 @@ def test_without_torch_it_says_what_to_install(name):
     code = f"""
 import sys
 sys.modules["torch"] = None  # as if it were not installed
-from recombine.core import InputError
+from recombine.basics.errors import InputError
 try:
     from recombine.probe import {name}
 except InputError as error:
@@ -412,7 +412,7 @@ def test_without_a_library_of_models_it_says_what_to_install(library, use):
     code = f"""
 import sys
 sys.modules[{library!r}] = None  # as if it were not installed
-from recombine.core import InputError
+from recombine.basics.errors import InputError
 try:
     {use}
 except InputError as error:

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="the recorder's tests need the extra
 if not torch.cuda.is_available():
     pytest.skip("NOT RUN: recording on a GPU needs one that PyTorch sees, and there is none", allow_module_level=True)
 
-from recombine.core import InputError  # noqa: E402
+from recombine.basics.errors import InputError  # noqa: E402
 from recombine.probe import Pretrained, Recorder  # noqa: E402
 
 nn = torch.nn

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from recombine.core import InputError
+from recombine.basics.errors import InputError
 from recombine.probe.store import Store
 
 

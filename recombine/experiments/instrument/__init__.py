@@ -1,0 +1,1 @@
+"""The instrument itself on trial: predicted failures, advice on data, language models."""

@@ -1,0 +1,1 @@
+"""Other systems and questions: where composition stops. One experiment per file."""

@@ -1,0 +1,48 @@
+"""Every train task contains one of a few popular modules, except for a small share of filler tasks.
+
+Most module counts are then low and come through the same few partners, yet all conditions of `Random` hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from recombine.basics.errors import require
+from recombine.parts.conditions import draw, mark, train_size
+from recombine.parts.field_checks import check
+
+
+@dataclass(frozen=True)
+class Popular:
+    """Train tasks around `num_popular` random modules; all other tasks are test."""
+
+    num_popular: int = 4
+    frac_filler: float = 0.05
+    guarantees: ClassVar[frozenset[str]] = frozenset({"compositional", "connected"})
+
+    def __post_init__(self):
+        check(self, num_popular=1, frac_filler=0)
+        require(self.frac_filler < 1, f"Popular.frac_filler must be below 1, got {self.frac_filler}")
+
+    def parts(self, modules: np.ndarray, rng: np.random.Generator, frac_test: float) -> np.ndarray:
+        """Mark every task: 1 train, 2 test."""
+        num_tasks, num_modules = modules.shape
+        require(
+            self.num_popular < num_modules,
+            f"Popular.num_popular={self.num_popular} must be below the number of modules, {num_modules}",
+        )
+        popular = modules[:, rng.permutation(num_modules)[: self.num_popular]].any(1)
+        core, rest = np.flatnonzero(popular), rng.permutation(np.flatnonzero(~popular))
+        num_train = train_size(num_tasks, frac_test)
+        num_filler = min(round(self.frac_filler * num_train), len(rest))
+        num_core = num_train - num_filler
+        if num_core > len(core):
+            num_core = len(core)
+            num_filler = min(round(num_core * self.frac_filler / (1 - self.frac_filler)), len(rest))
+        # The popular tasks connect all modules by themselves: no link should hang on a filler.
+        remedy = "lower frac_test or frac_filler, or raise num_popular or num_hot"
+        chosen = core[draw(modules[core], num_core, rng, remedy)]
+        return mark(num_tasks, np.concatenate([chosen, rest[:num_filler]]))

@@ -1,0 +1,163 @@
+"""Experiments that are computed, not trained: the experiment lists its cells and gives the row of one.
+
+    cells(scale) -> list of {name: number or text}        measure(**cell) -> {name: number or text}, or a list of them
+
+A cell makes one row, or one for each of a list. It is kept, reused, shown and judged as a run is; it is found again by
+the experiment's name and its own values. Arguments of `cells` that have a default are settings (`--set name=value`).
+A measure that has an argument `folder` gets one beside the rows, to keep what would be lost if it is stopped half-way;
+one that has an argument `tell` gets a function that shows a text, where a cell takes long.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from recombine.basics.errors import InputError, require
+from recombine.basics.version import PACKAGE
+from recombine.storage.table import Table
+from recombine.sweeps.code_hash import of_files
+from recombine.training import device
+from recombine.training.chunk import stamp
+from recombine.training.row_writer import Writer
+
+PAUSE = 2.0  # seconds between two plain lines
+Measure = Callable[..., Mapping[str, Any] | Sequence[Mapping[str, Any]]]
+
+
+class Cell(NamedTuple):
+    """One thing to be computed."""
+
+    experiment: str
+    values: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """What finds its row again."""
+        text = json.dumps([self.experiment, dict(self.values)], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value}" for name, value in self.values.items() if value != "")
+
+
+def take(
+    cells: Sequence[Cell], measure: Measure, table: Table, about: Mapping[str, Any], shown: bool, code: str
+) -> pd.DataFrame:
+    """Compute the cells that are not in the table yet, each written before the next begins; the rows of all."""
+    done = table.finished()
+    if not {cell.name for cell in cells} <= done:
+        table.check_writable()
+        with table.held():
+            table.note(**about)
+            device.keep_programs()  # most of the time of a small cell is compilation
+            writer = Writer(table)
+            with writer.writing(_say):
+                left = [cell for cell in cells if cell.name not in table.finished()]
+                hears = "tell" in inspect.signature(measure).parameters
+                for cell, tell in _told(left, len(cells), shown):
+                    one = functools.partial(measure, tell=tell) if hears else measure
+                    writer.add(_rows(cell, one, code), [cell.name])
+    rows = finished(cells, table)
+    if shown:
+        _tell_mixed(rows.loc[rows["run"].isin(list(done)), :], code)
+    return rows
+
+
+def finished(cells: Sequence[Cell], table: Table) -> pd.DataFrame:
+    """The rows of those cells that are in the table, in the order of the cells."""
+    place, rows = {cell.name: i for i, cell in enumerate(cells)}, table.read()
+    rows = rows.loc[rows["run"].isin(list(place)), :] if len(rows) else rows
+    require(len(rows) > 0, f"none of the {len(cells)} cells is computed in {table.path}: leave out --finished")
+    return rows.sort_values("run", key=lambda names: names.map(place), kind="stable").reset_index(drop=True)
+
+
+def _rows(cell: Cell, measure: Measure, code: str) -> pd.DataFrame:
+    clock = time.perf_counter()
+    found = measure(**cell.values)
+    rows = [found] if isinstance(found, Mapping) else found
+    fine = isinstance(rows, Sequence) and len(rows) > 0 and all(isinstance(row, Mapping) for row in rows)
+    require(fine, f"{cell.experiment}: measure must give {{name: number or text}}, or a list of them, for {cell}")
+    made = stamp(code) | {"meta/seconds": time.perf_counter() - clock, "meta/compile_seconds": 0.0}
+    return pd.DataFrame([{"run": cell.name, "step": i, **cell.values, **row, **made} for i, row in enumerate(rows)])
+
+
+def _tell_mixed(reused: Any, code: str) -> None:
+    """Say where reused rows were made by other code: they are kept, but never silently."""
+    made = reused.drop_duplicates("run").get("meta/code", [])
+    if others := sum(one != code for one in made):
+        _say(f"{others} reused cells were computed by other code: they are kept; name another --out for new ones")
+
+
+def _told(left: Sequence[Cell], num_cells: int, shown: bool) -> Iterator[tuple[Cell, Callable[[str], None]]]:
+    """The cells, each told as it begins, and what tells how far one is."""
+    console, clock = Console(stderr=True), -PAUSE
+    if shown and len(left) < num_cells:
+        console.print(f"{num_cells - len(left)} of {num_cells} cells are computed already: reused", highlight=False)
+    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} of {task.total}")
+    with Progress(*columns, console=console, disable=not (shown and sys.stderr.isatty())) as bar:
+        task = bar.add_task("", total=num_cells, completed=num_cells - len(left))
+        place = num_cells - len(left)
+
+        def tell(text: str) -> None:
+            nonlocal clock
+            bar.update(task, completed=place, description=text)
+            if shown and bar.disable and time.perf_counter() - clock >= PAUSE:
+                clock = time.perf_counter()
+                console.print(f"{place / num_cells:4.0%}  {text}", highlight=False, markup=False, soft_wrap=True)
+
+        for cell in left:
+            tell(str(cell))
+            yield cell, tell
+            place += 1
+        bar.update(task, completed=num_cells)
+
+
+def _say(text: str) -> None:
+    Console(stderr=True).print(f"recombine: {text}", soft_wrap=True, markup=False, highlight=False)
+
+
+def cells_of(name: str, told: str, given: Any) -> list[Cell]:
+    """An experiment's cells, checked: names and plain values, no two alike."""
+    plain = (bool, int, float, str)
+    fine = isinstance(given, Sequence) and all(
+        isinstance(cell, Mapping) and all(isinstance(value, plain) for value in cell.values()) for cell in given
+    )
+    require(fine, f"{told} must give a list of {{name: number or text}}")
+    require(len(given) > 0, f"{told} gave no cell")
+    cells = [Cell(name, cell) for cell in given]
+    twice = len(cells) - len({cell.name for cell in cells})
+    if twice:
+        raise InputError(f"{told} gave {twice} cells twice")
+    return cells
+
+
+def code_of(path: Path) -> str:
+    """A hash of the code that a computed experiment depends on: its own file, the probe's, ours that results depend on,
+    and the helpers beside our experiments, where it names one of them."""
+    text = path.read_text()
+    helpers = [file for file in (PACKAGE / "experiments").rglob("*.py") if _is_helper(file)]
+    folders = {file.parent for file in helpers if _helper_name(file) in text}
+    named = [file for file in helpers if file.parent in folders]
+    return of_files([*PACKAGE.glob("probe/*.py"), *named, path])
+
+
+def _is_helper(file: Path) -> bool:
+    """Whether a file is private, or in a private package."""
+    return any(part.startswith("_") and part != "__init__.py" for part in (file.parent.name, file.name))
+
+
+def _helper_name(file: Path) -> str:
+    """How an import names it: a private package, or a private module."""
+    return file.parent.name if file.parent.name.startswith("_") else file.stem

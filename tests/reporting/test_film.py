@@ -1,0 +1,31 @@
+import numpy as np
+
+from recombine.reporting import film
+
+WALLS = np.array([[1, 1, 1], [1, 0, 0], [1, 0, 1]], bool)
+STEPS = [
+    film.Picture((1, 1), (0, 1), [film.Thing((1, 2), "+1", True), film.Thing((2, 1), "-1", False)], "1. right"),
+    film.Picture((1, 2), (0, 0), [film.Thing((2, 1), "-1", False)], "2. nothing"),
+]
+
+
+def test_every_step_is_a_picture_with_its_things_in_place():
+    figure = film.strip(WALLS, STEPS, "An episode", num_columns=2)
+    grids = [trace for trace in figure.data if trace.type == "heatmap"]
+    assert len(grids) == 2
+    left = grids[1].x[0] - grids[0].x[0]
+    assert left > 3, "the second picture stands beside the first, not on it"
+    sought, avoided, agent = (trace for trace in figure.data if trace.type == "scatter")
+    assert (list(sought.x), list(sought.y), list(sought.text)) == ([2], [1], ["+1"])
+    assert (list(avoided.x), list(avoided.y)) == ([1, 1 + left], [2, 2])
+    assert (list(agent.x), list(agent.y), list(agent.text)) == ([1, 2 + left], [1, 1], ["▶", ""])
+    assert [note.text for note in figure.layout.annotations] == ["1. right", "2. nothing"]
+    assert figure.layout.yaxis.range[0] > figure.layout.yaxis.range[1], "rows count downwards, as in a matrix"
+
+
+def test_a_long_episode_goes_on_below():
+    figure = film.strip(WALLS, STEPS * 3, "An episode", num_columns=4)
+    tops = [trace.y[0] for trace in figure.data if trace.type == "heatmap"]
+    assert tops[:4] == [0] * 4
+    assert tops[4] == tops[5] > 3
+    assert figure.layout.height > film.strip(WALLS, STEPS, "An episode").layout.height

@@ -1,0 +1,377 @@
+"""What training promises: one program per structure, batched = solo, resumed = uninterrupted, held-out held out."""
+
+import concurrent.futures
+import dataclasses
+import itertools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+
+import recombine as rc
+from recombine.basics.errors import InputError
+from recombine.basics.random_streams import generator
+from recombine.parts.models import mlp
+from recombine.parts.prng import new_key
+from recombine.sweeps import discovery
+from recombine.sweeps.run import identity, structure
+from recombine.training import program, scheduler, trainer
+from recombine.training.scheduler import plan
+from recombine.training.task_sampler import make_split
+from tests.tiny import TINY
+
+PROBE = rc.LinearDecodability(num_fit=32, num_seen=32, num_test=32)
+
+
+def sixteen() -> list[rc.Run]:
+    """16 runs of 2 structures; learning rates, supports, fractions and seeds vary inside."""
+    runs = rc.sweep(
+        dataclasses.replace(TINY, diagnostics=(PROBE,)),
+        model__widths=[(8, 8), (12, 8)],
+        recipe__learning_rate=[0.01, 0.03],
+        frac_test=[0.3, 0.5],
+        seed=range(2),
+    )
+    return [dataclasses.replace(run, support=(rc.Random(), rc.Disconnected())[run.seed]) for run in runs]
+
+
+def numbers(rows: pd.DataFrame) -> pd.DataFrame:
+    """The columns that must not depend on when and how a run was trained."""
+    kept = [name for name in rows.columns if not name.startswith("meta/")]
+    return rows[kept].sort_values(["run", "step"]).reset_index(drop=True)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory) -> pd.DataFrame:
+    return rc.train(sixteen(), tmp_path_factory.mktemp("whole") / "out", max_width=4)
+
+
+def test_programs_equal_structures(monkeypatch):
+    traced = []
+    advance = program._advance
+
+    def counted(blank, *args):
+        traced.append(blank)
+        return advance(blank, *args)
+
+    monkeypatch.setattr(program, "_advance", counted)
+    program.compiled.cache_clear()
+    runs = [dataclasses.replace(run, diagnostics=(), num_steps=4) for run in sixteen()]
+    rows = rc.train(runs, max_width=4)
+    assert len(runs) == 16
+    assert len(set(map(structure, runs))) == 2
+    assert len(traced) == 2, "four chunks of two structures compile two programs"
+    assert rows["run"].nunique() == 16
+    assert rows["meta/width"].unique().tolist() == [4]
+
+
+def test_batched_equals_solo(uninterrupted):
+    for run in (sixteen()[1], sixteen()[-1]):
+        solo = numbers(rc.train(run))
+        batched = numbers(uninterrupted[uninterrupted["run"] == identity(run)])
+        for name in solo.columns:
+            if pd.api.types.is_numeric_dtype(solo[name]):
+                np.testing.assert_allclose(solo[name], batched[name], rtol=1e-4, atol=1e-4, err_msg=name)
+
+
+def test_a_killed_sweep_resumes_bit_for_bit(uninterrupted, tmp_path, monkeypatch):
+    train_chunk, calls = scheduler.train_chunk, []
+
+    def killed_in_the_third(*args):
+        calls.append(args)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return train_chunk(*args)
+
+    monkeypatch.setattr(scheduler, "train_chunk", killed_in_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        rc.train(sixteen(), tmp_path / "out", max_width=4)
+    assert len(rc.Table(tmp_path / "out").finished()) == 8, "what was finished is kept"
+    rows = rc.train(sixteen(), tmp_path / "out")  # the width is remembered
+    assert len(calls) == 5, "two finished chunks are skipped, the third and the fourth are trained"
+    pd.testing.assert_frame_equal(numbers(rows), numbers(uninterrupted), check_exact=True)
+    assert rows.groupby(["run", "step"]).size().max() == 1, "nothing is repeated"
+    again = rc.train(sixteen(), tmp_path / "out")
+    assert len(calls) == 5
+    pd.testing.assert_frame_equal(again, rows)
+
+
+def test_packed_file_holds_the_same_rows(uninterrupted, tmp_path):
+    rows = rc.train(sixteen()[:4], tmp_path / "rows.parquet", max_width=4)
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.parquet"]
+    expected = uninterrupted[uninterrupted["run"].isin(rows["run"])]
+    pd.testing.assert_frame_equal(numbers(rows), numbers(expected), check_exact=True)
+
+
+def test_any_executor_gives_the_same_rows(uninterrupted):
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        rows = rc.train(sixteen(), executor=pool, max_width=4)
+    pd.testing.assert_frame_equal(numbers(rows), numbers(uninterrupted), check_exact=True)
+
+
+def test_rows_tell_what_was_run(uninterrupted):
+    row = uninterrupted.iloc[-1]
+    assert row["family"] == "Hyperteacher"
+    assert row["family.num_modules"] == 6
+    assert row["model.widths"] == "12x8"
+    assert row["support"] == "Disconnected"
+    assert not row["support/connected"]
+    assert row["step"] == 20
+    for name in ("seen/r2", "test/num_hot=2/r2", "extrapolation/num_hot=4/r2", "train/loss"):
+        assert np.isfinite(row[name]), name
+    assert np.isfinite(row["LinearDecodability/hidden1/test/module=5/r2"])
+    assert "extrapolation/num_hot=2/r2" not in uninterrupted
+
+
+def test_plan_pads_the_last_chunk_and_drops_repeats():
+    runs = rc.sweep(TINY, seed=range(7))
+    chunks = plan([*runs, *runs], max_width=3)
+    assert [len(chunk.runs) for chunk in chunks] == [3, 3, 1]
+    assert {chunk.width for chunk in chunks} == {3}
+    assert [run.seed for chunk in chunks for run in chunk.runs] == list(range(7))
+
+
+@pytest.mark.parametrize(
+    "support", [cls() for cls in discovery.parts()["support"].values()], ids=lambda s: type(s).__name__
+)
+def test_train_and_test_tasks_are_disjoint(support):
+    family = rc.Hyperteacher(num_modules=10)
+    run = dataclasses.replace(TINY, family=family, support=support, frac_test=0.3)
+    modules = family.tasks()
+    parts = support.parts(modules, generator(run.seed, "support"), 0.3)
+    split, facts = make_split(run, modules)
+    train, test = split.order[: split.num_train], split.order[split.num_train : split.num_train + split.num_test]
+    assert sorted(split.order) == list(range(len(modules)))
+    assert not set(train) & set(test)
+    assert facts["support/num_train"] == len(train)
+    assert facts["support/frac_test"] == len(test) / (len(train) + len(test))
+    assert set(train) == set(np.flatnonzero(parts == 1))
+    assert set(test) == set(np.flatnonzero(parts == 2))
+
+
+LOG: list[tuple[int, bytes, tuple[int, ...]]] = []
+
+
+@dataclasses.dataclass(frozen=True)
+class Spy(rc.Hyperteacher):
+    """A hyperteacher that writes down every sample that it draws: points, first point, active modules."""
+
+    def sample(self, world, key, task, n):
+        x, y = super().sample(world, key, task, n)
+        jax.debug.callback(_note, x, task)
+        return x, y
+
+
+def _note(x, task):
+    LOG.append((len(x), np.asarray(x)[0].tobytes(), tuple(np.flatnonzero(task).tolist())))
+
+
+def test_the_seen_score_is_measured_on_fresh_samples():
+    LOG.clear()
+    family = Spy(num_modules=6, num_hot=2, d_input=4, d_hidden=4, num_outputs=3)
+    # 4 points in a training task and 5 in an evaluated one, so that the log tells them apart. A key shared by both
+    # would give the same first point: the generator counts up from the first number.
+    key, task = new_key(3), jnp.ones(6)
+    one, other = (rc.Hyperteacher.sample(family, family.init(key), key, task, n)[0][0] for n in (4, 5))
+    assert np.array_equal(one, other)
+    LOG.clear()
+    run = dataclasses.replace(TINY, family=family, num_points=4, num_eval_points=5, num_steps=40, frac_test=0.5)
+    rc.train(run)
+    jax.effects_barrier()
+    train, evaluated = ({x for n, x, _ in LOG if n == size} for size in (4, 5))
+    assert len(train) >= 40 * 8
+    assert len(evaluated) >= 2 * 16 * 3, "two evaluations of seen, test and extrapolation tasks"
+    assert not train & evaluated
+    # And what was trained on are train tasks, all of them and no others.
+    split, _ = make_split(run, family.tasks())
+    rows = [tuple(np.flatnonzero(row).tolist()) for row in family.tasks()[split.order]]
+    trained, scored = ({active for n, _, active in LOG if n == size} for size in (4, 5))
+    assert trained == set(rows[: split.num_train])
+    extrapolation = {active for active in scored if len(active) > family.num_hot}
+    assert extrapolation
+    assert scored - extrapolation == set(rows)
+
+
+def test_a_diverged_run_is_recorded_and_spoils_nobody():
+    calm, wild = (rc.sweep(TINY, recipe__learning_rate=[0.01, rate, 0.02]) for rate in (0.03, 1e30))
+    healthy, mixed = numbers(rc.train(calm)), numbers(rc.train(wild))
+    lost = mixed[mixed["recipe.learning_rate"] == 1e30]
+    assert lost["diverged"].all()
+    assert (lost["diverged_at"] >= 0).all()
+    assert not np.isfinite(lost["test/loss"]).any()
+    others = mixed[mixed["recipe.learning_rate"] < 1]
+    assert not others["diverged"].any()
+    expected = healthy[healthy["run"].isin(others["run"])]
+    pd.testing.assert_frame_equal(others.reset_index(drop=True), expected.reset_index(drop=True), check_exact=True)
+
+
+def test_a_missing_module_is_missing():
+    run = dataclasses.replace(TINY, support=rc.MissingModule(), diagnostics=(PROBE,))
+    rows = rc.train(run)
+    assert rows["support/least_count"].eq(0).all()
+    assert rows["LinearDecodability/code/seen/module=5/r2"].isna().all(), "constant among train tasks"
+    assert rows["LinearDecodability/code/seen/module=0/r2"].gt(0.99).all()
+
+
+def test_an_average_of_the_network_is_evaluated():
+    plain = rc.train(TINY)
+    averaged = rc.train(dataclasses.replace(TINY, recipe=dataclasses.replace(TINY.recipe, ema=0.999)))
+    assert np.allclose(plain["train/loss"], averaged["train/loss"], rtol=1e-4), "training itself does not change"
+    # After 20 steps an average with decay 0.999 still is nearly the untrained network.
+    assert averaged["test/loss"].iloc[-1] > plain["test/loss"].iloc[-1] * 1.1
+
+
+def test_fit_save_load(tmp_path):
+    run = dataclasses.replace(TINY, encoding=rc.Orthogonal())
+    fitted = rc.fit(run)
+    x, task = np.linspace(-1, 1, 12).reshape(3, 4).astype(np.float32), [0.5, 0, 0, 1, 0, 0]
+    fitted.save(tmp_path / "net")
+    loaded = rc.Fitted.load(tmp_path / "net")
+    assert loaded.run == run
+    np.testing.assert_array_equal(loaded.predict(x, task), fitted.predict(x, task))
+    assert loaded.rows["test/r2"].tolist() == fitted.rows["test/r2"].tolist()
+    assert fitted.predict(x, task).shape == (3, 3)
+    with pytest.raises(InputError, match="no saved network"):
+        rc.Fitted.load(tmp_path)
+    (tmp_path / "net" / "arrays.eqx").write_bytes(b"nothing")
+    with pytest.raises(InputError, match="cannot be read"):
+        rc.Fitted.load(tmp_path / "net")
+
+
+def test_keep_saves_every_network(tmp_path):
+    runs = rc.sweep(TINY, seed=range(2))
+    rc.train(runs, tmp_path / "out")
+    rc.train(runs, tmp_path / "out", keep=tmp_path / "nets")  # finished, but not kept: trained again
+    for run in runs:
+        fitted = rc.Fitted.load(tmp_path / "nets" / identity(run))
+        assert fitted.run == run
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(eqx.filter(fitted.net, eqx.is_array)))
+    assert rc.Table(tmp_path / "out").read().groupby(["run", "step"]).size().max() == 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Unsigned:
+    """A user's support that marks rows with another integer type, and one with other numbers."""
+
+    top: int = 2
+    guarantees = frozenset()
+
+    def parts(self, modules, rng, frac_test):
+        return np.arange(len(modules)).astype(np.uint8) % (self.top + 1)
+
+
+def test_marks_of_any_integer_type_are_understood():
+    modules = TINY.family.tasks()
+    split, _ = make_split(dataclasses.replace(TINY, support=Unsigned()), modules)
+    assert set(split.order[: split.num_train] % 3) == {1}
+    assert set(split.order[split.num_train : split.num_train + split.num_test] % 3) == {2}
+    with pytest.raises(InputError, match="must mark each"):
+        make_split(dataclasses.replace(TINY, support=Unsigned(top=3)), modules)
+
+
+class Flaky(concurrent.futures.ThreadPoolExecutor):
+    """An executor that loses its first job."""
+
+    lost = False
+
+    def submit(self, fn, /, *args, **kwargs):
+        if not self.lost:
+            self.lost = True
+            return super().submit(lambda: 1 / 0)
+        return super().submit(fn, *args, **kwargs)
+
+
+def test_what_others_finished_is_written_when_a_job_fails(uninterrupted, tmp_path):
+    with Flaky(1) as pool, pytest.raises(ZeroDivisionError):
+        rc.train(sixteen(), tmp_path / "out", executor=pool, max_width=4)
+    assert len(rc.Table(tmp_path / "out").finished()) == 12
+
+
+def test_errors_come_before_compilation(monkeypatch, tmp_path):
+    monkeypatch.setattr(trainer, "train_chunk", lambda *_: pytest.fail("must not start"))
+    impossible = rc.Run(family=rc.Hyperteacher(num_modules=16), frac_test=0.99)
+    with pytest.raises(InputError, match="cannot connect 16 modules"):
+        rc.train([TINY, impossible])
+    with pytest.raises(InputError, match="no runs"):
+        rc.train([])
+    with pytest.raises(InputError, match="max_width"):
+        rc.train(TINY, max_width=0)
+    with pytest.raises(InputError, match="cannot connect"):
+        rc.train(impossible, tmp_path / "rows.parquet")
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot keep networks"):
+        rc.train(TINY, keep=tmp_path / "file")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    with pytest.raises(InputError, match="instance"):
+        dataclasses.replace(TINY, encoding=rc.FewShot)
+    with pytest.raises(InputError, match="must be a model"):
+        dataclasses.replace(TINY, model=rc.Identity())
+    with pytest.raises(InputError, match="axis"):
+        rc.sweep(TINY, seed=3)
+
+
+def watched(monkeypatch):
+    """The structures in the order in which they are prepared; preparing takes no time and compiles nothing."""
+    begun = []
+
+    def prepare(runs, width):
+        begun.append(structure(runs[0]))
+        return trainer.Ready(runs, width, None, [], [], None, 100.0)
+
+    monkeypatch.setattr(trainer, "prepare", prepare)
+    return begun
+
+
+def test_every_structure_is_compiled_ahead_once_and_in_order(monkeypatch):
+    chunks, begun = plan(sixteen(), max_width=4), watched(monkeypatch)
+    kinds = [structure(chunk.runs[0]) for chunk in chunks]
+    monkeypatch.setattr(scheduler.device, "num_compilers", lambda: 2)
+    for alike, ahead in ((True, {0, 2}), (False, set())):
+        counter = itertools.count()
+        monkeypatch.setattr(scheduler.device, "settings", lambda c=counter, alike=alike: 0 if alike else next(c))
+        begun.clear()
+        given = [(chunk, ready and ready.result()) for chunk, ready in scheduler._prepared(chunks)]
+        assert [chunk for chunk, _ in given] == chunks
+        assert {i for i, (_, ready) in enumerate(given) if ready is not None} == ahead
+        assert all(ready is None or ready.runs == list(chunk.runs) for chunk, ready in given)
+        assert begun == ([kinds[0], kinds[2]] if alike else [])
+
+
+def test_several_programs_are_compiled_at_a_time(monkeypatch):
+    runs = rc.sweep(TINY, model__widths=[(4,), (5,), (6,), (7,), (8,)])
+    chunks, begun, counts = plan(runs), watched(monkeypatch), []
+    monkeypatch.setattr(scheduler.device, "num_compilers", lambda: 2)
+    for _, ready in scheduler._prepared(chunks):
+        concurrent.futures.wait([ready])
+        counts.append(len(begun))
+    assert sorted(map(repr, begun)) == sorted(repr(structure(run)) for run in runs)
+    assert all(done <= 3 + i for i, done in enumerate(counts)), "no more than the compilers and one are ahead"
+
+
+def test_a_program_compiled_meanwhile_counts_the_seconds_that_were_waited_for_it(monkeypatch):
+    runs, told = [TINY], concurrent.futures.Future()
+    told.set_result(trainer.prepare(runs)._replace(compile_seconds=100.0))
+    assert trainer.train_chunk(runs, ready=told).compile_seconds < 10
+
+
+def test_programs_compiled_together_give_the_same_rows(monkeypatch):
+    runs = rc.sweep(TINY, model__widths=[(4,), (5,), (6,)])
+    alone = rc.train(runs)
+    program.compiled.cache_clear()
+    monkeypatch.setattr(scheduler.device, "num_compilers", lambda: 2)
+    together = rc.train(runs)
+    columns = [name for name in alone if not name.startswith("meta/")]
+    pd.testing.assert_frame_equal(alone[columns], together[columns], check_exact=True)
+
+
+@pytest.mark.parametrize(
+    ("precision", "mixed", "told"), [("bfloat16", True, "bfloat16"), ("bfloat16", False, "float32")]
+)
+def test_rows_tell_the_type_in_which_a_network_was_really_trained(monkeypatch, precision, mixed, told):
+    monkeypatch.setattr(mlp.Perceptron, "mixed_precision", mixed)
+    program.compiled.cache_clear()
+    rows = rc.train(dataclasses.replace(TINY, recipe=rc.Fast(precision=precision)))
+    assert rows["meta/precision"].unique().tolist() == [told]
