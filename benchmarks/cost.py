@@ -17,7 +17,7 @@ import recombine as rc
 from recombine.planning.estimate import estimate
 from recombine.sweeps.run import Run
 from recombine.training import cost, device
-from recombine.training.chunk import plan
+from recombine.training.chunk import cut
 
 PRICES = {"NVIDIA H200": 3.5, "cpu": 0.1}  # dollars an hour: assumptions, to be replaced by one's own
 
@@ -58,7 +58,7 @@ def measure(name: str, runs: list[Run]) -> dict[str, object]:
     clock = time.perf_counter()
     rows = rc.train(runs, progress=False)
     seconds = time.perf_counter() - clock
-    chunks = plan(runs, 16 if device.on_cpu() else 64)
+    chunks = cut(runs, 16 if device.on_cpu() else 64)
     return {
         "device": jax.devices()[0].device_kind,
         "cores": device.num_cores(),

@@ -242,7 +242,7 @@ def claims(
             record.write(results, page, step)
         return tell(json_, {"page": str(page)}, [f"Page: {page}"])
     with telling(not json_ and run is None) as step:
-        found = record.train(run, scale or "small", json_) if run else record.read(names or (), results, step)
+        found = record.run_and_judge(run, scale or "small", json_) if run else record.read(names or (), results, step)
     told = json.loads(str(found.to_json(orient="records")))
     tell(json_, {"claims": told}, record.lines(found.to_dict("records"), Console().width))
 

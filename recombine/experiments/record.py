@@ -57,7 +57,7 @@ def read(names: Sequence[str], results: Path, tell: Tell = lambda *_: None) -> p
     return ledger(_experiments(names), results, tell)
 
 
-def train(name: str, scale: str, quiet: bool = False) -> pd.DataFrame:
+def run_and_judge(name: str, scale: str, quiet: bool = False) -> pd.DataFrame:
     """Train an experiment (or file) as `recombine run` does, and give its ledger."""
     from recombine.experiments.runner import Order, perform
 

@@ -26,7 +26,7 @@ from recombine.storage.table import Table
 from recombine.sweeps import discovery, overrides
 from recombine.sweeps.run import Run, identity, structure
 from recombine.training import computed, executors
-from recombine.training.scheduler import finished, train
+from recombine.training.scheduler import complete, finished
 
 SCALES = ("tiny", "small", "full")
 FILES = (  # endings of a file, which no folder of rows gets by mistake; another dot in its name is fine
@@ -97,10 +97,9 @@ def perform(order: Order, quiet: bool = False) -> tuple[dict[str, Any], pd.DataF
     if not order.finished:
         _check_place(table)
     _tell_taken(order, table)
-    new = not (order.finished or set(names) <= table.finished())
     with _stopped(table, names):
         try:
-            rows = work()
+            rows, num_new = work()
         except InputError:
             raise
         except Exception as error:
@@ -123,7 +122,7 @@ def perform(order: Order, quiet: bool = False) -> tuple[dict[str, Any], pd.DataF
     }
     for warning in result["warnings"] if quiet else []:  # otherwise the terminal shows it below the summary
         _say(warning)
-    _keep(table, module, rows, result, _about(module, order, names) if new else {})
+    _keep(table, module, rows, result, _about(module, order, names) if num_new else {})
     return result, rows
 
 
@@ -153,9 +152,10 @@ def _tell_taken(order: Order, table: Table) -> None:
 
 
 class Work(NamedTuple):
-    """What makes the rows, the names of the runs (or cells) that they are of, and the program of each run."""
+    """What makes the rows (and counts the new runs or cells), the names of these runs or cells, and the program of each
+    run."""
 
-    rows: Callable[[], pd.DataFrame]
+    rows: Callable[[], tuple[pd.DataFrame, int]]
     names: list[str]
     programs: dict[str, Run]
 
@@ -164,17 +164,15 @@ def _training(order: Order, table: Table, quiet: bool) -> Work:
     module, runs = runs_of(order)
     names = list(map(identity, runs))
 
-    def rows() -> pd.DataFrame:
+    def rows() -> tuple[pd.DataFrame, int]:
         if order.finished:
-            return finished(runs, order.place)
+            return finished(runs, table), 0
+        work = order.place.with_suffix("") if table.packed else order.place
+        executor = executors.opened(order.on, order.slurm, work)  # a name that is none is refused here
         with contextlib.ExitStack() as stack:
             log = stack.enter_context(trackers.open_mirrors(order.log, order.name, order.place)) if order.log else None
-            work = order.place.with_suffix("") if table.packed else order.place
-            executor = executors.opened(order.on, order.slurm, work)
-            left = not set(names) <= table.finished()  # nothing to train needs no workers
-            executor = stack.enter_context(executor) if left else None
             about = _about(module, order, names)
-            return train(runs, order.place, executor=executor, progress=not quiet, mirror=log, about=about)
+            return complete(runs, table, open_executor=lambda: executor, shown=not quiet, mirror=log, about=about)
 
     return Work(rows, names, dict(zip(names, map(structure, runs), strict=True)))
 
@@ -193,9 +191,9 @@ def _computing(order: Order, table: Table, quiet: bool) -> Work:
         work = order.place.with_suffix("") if table.packed else order.place
         one = functools.partial(one, folder=work / "work")
 
-    def rows() -> pd.DataFrame:
+    def rows() -> tuple[pd.DataFrame, int]:
         if order.finished:
-            return computed.finished(cells, table)
+            return computed.finished(cells, table), 0
         code = computed.code_of(Path(module.__file__ or ""))
         return computed.take(cells, one, table, _about(module, order, names), not quiet, code)
 

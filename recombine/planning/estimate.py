@@ -8,7 +8,7 @@ from recombine.basics.errors import require
 from recombine.basics.suggest import nearest
 from recombine.sweeps.run import Run, structure
 from recombine.training import cost
-from recombine.training.chunk import MAX_WIDTH, plan
+from recombine.training.chunk import MAX_WIDTH, cut
 from recombine.training.progress import expected_seconds
 from recombine.training.scheduler import MAX_WIDTH_GPU
 
@@ -22,7 +22,7 @@ def estimate(runs: Sequence[Run], kind: str, num_workers: int = 1, price: float 
     require(kind in cost.kinds(), f"no cost model of a device {kind!r} is known: {nearest(kind, cost.kinds())}")
     require(num_workers >= 1, f"the number of workers must be at least 1, got {num_workers}")
     require(price is None or price >= 0, f"a price per hour cannot be negative, got {price}")
-    chunks = plan(runs, MAX_WIDTH if kind == "cpu" else MAX_WIDTH_GPU)
+    chunks = cut(runs, MAX_WIDTH if kind == "cpu" else MAX_WIDTH_GPU)
     model, num_programs = cost.load(kind), len({structure(chunk.runs[0]) for chunk in chunks})
     expected = expected_seconds(chunks, model)
     free = [0.0] * num_workers

@@ -19,6 +19,7 @@ from recombine.sweeps.run import Run, describe, identity, structure
 from recombine.training import trainer
 from recombine.training.executors import remote
 from recombine.training.fitted import Fitted
+from recombine.training.task_sampler import Splits
 
 
 class Chunk(NamedTuple):
@@ -32,7 +33,7 @@ Watch = Callable[[Chunk, trainer.Progress], None]
 MAX_WIDTH = 16  # runs in a chunk on a CPU, whose rows are written together
 
 
-def plan(runs: Iterable[Run], max_width: int = MAX_WIDTH) -> list[Chunk]:
+def cut(runs: Iterable[Run], max_width: int = MAX_WIDTH) -> list[Chunk]:
     """Cut a sweep into chunks: equal runs once, equal structures together, chunks of a structure equally wide."""
     require(max_width >= 1, f"max_width must be at least 1, got {max_width}")
     groups: dict[Run, dict[Run, None]] = {}
@@ -45,30 +46,31 @@ def plan(runs: Iterable[Run], max_width: int = MAX_WIDTH) -> list[Chunk]:
     return chunks
 
 
-def train_chunk(
+def chunk_rows(
     chunk: Chunk,
     keep: str | Path | None = None,
     watch: Watch | None = None,
     ready: Future[trainer.Ready] | None = None,
     folder: Path | None = None,
     leave: bool = False,
+    splits: Splits | None = None,
 ) -> pd.DataFrame:
-    """Train one chunk and give its rows; with `keep`, save its networks, with `folder`, its checkpoints."""
-    fitted = fit_chunk(chunk, watch, ready, folder, leave)
+    """The rows of one chunk, which is trained; with `keep`, save its networks, with `folder`, its checkpoints."""
+    fitted = fit_chunk(chunk, watch, ready, folder, leave, splits)
     if keep is not None:
         for one in fitted:
             one.save(Path(keep) / identity(one.run))
     return pd.concat([one.rows for one in fitted], ignore_index=True)
 
 
-def train_parcel(text: str, width: int, keep: str | None, folder: str | None) -> pd.DataFrame:
-    """Train a chunk that came from another process, and give its rows.
+def remote_rows(text: str, width: int, keep: str | None, folder: str | None) -> pd.DataFrame:
+    """The rows of a chunk that came as text from another process, and is trained here.
 
     Checkpoints are kept where this machine sees the driver's folder. The end is one too: it outlives a driver that is
     killed before the rows arrive.
     """
     place = Path(folder) if folder is not None and Path(folder).parent.is_dir() else None
-    return train_chunk(Chunk(tuple(remote.unpack(text)), width), keep, None, None, place, leave=True)
+    return chunk_rows(Chunk(tuple(remote.unpack(text)), width), keep, None, None, place, leave=True)
 
 
 def stamp(code: str) -> dict[str, Any]:
@@ -88,6 +90,7 @@ def fit_chunk(
     ready: Future[trainer.Ready] | None = None,
     folder: Path | None = None,
     leave: bool = False,
+    splits: Splits | None = None,
 ) -> list[Fitted]:
     """Train one chunk and give its networks, each with its rows."""
 
@@ -95,7 +98,7 @@ def fit_chunk(
         if watch is not None:
             watch(chunk, progress)
 
-    trained = trainer.train_chunk(list(chunk.runs), chunk.width, tell, ready, folder, leave)
+    trained = trainer.train_chunk(list(chunk.runs), chunk.width, tell, ready, folder, leave, splits)
     low = getattr(trained.net, "mixed_precision", False)
     precision: Any = getattr(chunk.runs[0].recipe, "precision", "float32") if low else "float32"
     made = stamp(of_package()) | {

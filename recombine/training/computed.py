@@ -10,6 +10,7 @@ one that has an argument `tell` gets a function that shows a text, where a cell 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -30,7 +31,7 @@ from recombine.storage.table import Table
 from recombine.sweeps.code_hash import of_files
 from recombine.training import device
 from recombine.training.chunk import stamp
-from recombine.training.row_writer import Writer
+from recombine.training.row_writer import Writer, hold
 
 PAUSE = 2.0  # seconds between two plain lines
 Measure = Callable[..., Mapping[str, Any] | Sequence[Mapping[str, Any]]]
@@ -54,32 +55,48 @@ class Cell(NamedTuple):
 
 def take(
     cells: Sequence[Cell], measure: Measure, table: Table, about: Mapping[str, Any], shown: bool, code: str
-) -> pd.DataFrame:
-    """Compute the cells that are not in the table yet, each written before the next begins; the rows of all."""
-    done = table.finished()
-    if not {cell.name for cell in cells} <= done:
+) -> tuple[pd.DataFrame, int]:
+    """Compute the cells that are not in the table yet, each written before the next begins; the rows of all, and how
+    many cells were computed. The table is held and read as that of a sweep is (`scheduler.complete`)."""
+    with contextlib.ExitStack() as stack:
+        problem = hold(table, stack)
+        before = table.read()
+        done = set(before["run"]) if len(before) else set()
+        left = [cell for cell in cells if cell.name not in done]
+        if not left:
+            rows = _of_cells(cells, before)
+            if shown:
+                _tell_mixed(rows, code)
+            return rows, 0
+        if problem is not None:
+            raise problem
         table.check_writable()
-        with table.held():
-            table.note(**about)
-            device.keep_programs()  # most of the time of a small cell is compilation
-            writer = Writer(table)
-            with writer.writing(_say):
-                left = [cell for cell in cells if cell.name not in table.finished()]
-                hears = "tell" in inspect.signature(measure).parameters
-                for cell, tell in _told(left, len(cells), shown):
-                    one = functools.partial(measure, tell=tell) if hears else measure
-                    writer.add(_rows(cell, one, code), [cell.name])
+        table.note(**about)
+        device.keep_programs()  # most of the time of a small cell is compilation
+        writer = Writer(table, before=done)
+        with writer.writing(_say):
+            hears = "tell" in inspect.signature(measure).parameters
+            for cell, tell in _told(left, len(cells), shown):
+                one = functools.partial(measure, tell=tell) if hears else measure
+                writer.add(_rows(cell, one, code), [cell.name])
     rows = finished(cells, table)
     if shown:
         _tell_mixed(rows.loc[rows["run"].isin(list(done)), :], code)
-    return rows
+    return rows, len(left)
 
 
 def finished(cells: Sequence[Cell], table: Table) -> pd.DataFrame:
     """The rows of those cells that are in the table, in the order of the cells."""
-    place, rows = {cell.name: i for i, cell in enumerate(cells)}, table.read()
-    rows = rows.loc[rows["run"].isin(list(place)), :] if len(rows) else rows
+    rows = _of_cells(cells, table.read())
     require(len(rows) > 0, f"none of the {len(cells)} cells is computed in {table.path}: leave out --finished")
+    return rows
+
+
+def _of_cells(cells: Sequence[Cell], rows: pd.DataFrame) -> pd.DataFrame:
+    if not len(rows):
+        return rows
+    place = {cell.name: i for i, cell in enumerate(cells)}
+    rows = rows.loc[rows["run"].isin(list(place)), :]
     return rows.sort_values("run", key=lambda names: names.map(place), kind="stable").reset_index(drop=True)
 
 

@@ -21,8 +21,14 @@ MAX_PARTS = 64  # files of rows; more are put into one, so that a table of thous
 class Writer:
     """Takes the rows of finished chunks; without a table it only keeps them."""
 
-    def __init__(self, table: Table | None, mirror: Callable[[pd.DataFrame], None] | None = None):
+    def __init__(
+        self,
+        table: Table | None,
+        mirror: Callable[[pd.DataFrame], None] | None = None,
+        before: Iterable[str] = (),
+    ):
         self.table, self.mirror = table, mirror
+        self.before = set(before)  # runs that had rows when the sweep began
         self.waiting: list[pd.DataFrame] = []  # to be written
         self.kept: list[pd.DataFrame] = []  # where there is no table
         self.names: list[str] = []  # of the runs that wait
@@ -67,7 +73,7 @@ class Writer:
         if self.table is not None:
             self._compact()
             with contextlib.suppress(OSError, InputError):
-                checkpoint.forget(self.checkpoints, self.table.finished())
+                checkpoint.forget(self.checkpoints, self.before | self.written)
 
     def _compact(self) -> None:
         with contextlib.suppress(OSError, InputError):  # a disk that is nearly full, a damaged part: later, then
@@ -123,6 +129,19 @@ class Writer:
             f"{told}: the rows of the last {rows['run'].nunique()} runs are in {left}; free some space and {move}run "
             "the same command again"
         )
+
+
+def hold(table: Table, stack: contextlib.ExitStack) -> InputError | None:
+    """Hold a table until the stack ends, its rows in one part; or why it cannot be held (read-only, another writer)."""
+    try:
+        if not table.path.exists():
+            table.check_writable()  # which makes its folder
+        stack.enter_context(table.held())
+    except InputError as error:
+        return error
+    with contextlib.suppress(OSError, InputError):  # a disk that is nearly full, a damaged part: later, then
+        table.compact()
+    return None
 
 
 def _reason(error: Exception) -> str:

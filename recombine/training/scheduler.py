@@ -22,24 +22,35 @@ from recombine.storage.table import Table
 from recombine.sweeps.code_hash import of_package
 from recombine.sweeps.run import Run, identity, structure
 from recombine.training import cost, device, trainer
-from recombine.training.chunk import MAX_WIDTH, Chunk, Watch, fit_chunk, plan, train_chunk, train_parcel
+from recombine.training.chunk import MAX_WIDTH, Chunk, Watch, chunk_rows, cut, fit_chunk, remote_rows
 from recombine.training.executors import remote
 from recombine.training.fitted import Fitted
 from recombine.training.progress import Display, expected_seconds
-from recombine.training.row_writer import Writer
+from recombine.training.row_writer import Writer, hold
+from recombine.training.task_sampler import Splits
 from recombine.training.validation import check_runs
 
 MAX_WIDTH_GPU = 64  # enough to fill the device at any size (docs/results/bench.md); halved where memory is short
 Mirror = Callable[[pd.DataFrame], None]
+OpenExecutor = Callable[[], contextlib.AbstractContextManager[Executor | None]]
 
 
-class Todo(NamedTuple):
-    """What is left of a sweep: its chunks, the runs that have rows, and those that need nothing more."""
+class Plan(NamedTuple):
+    """What a sweep still needs: its chunks, the rows that are there, the runs that have rows, and those of the sweep
+    that need nothing more."""
 
     chunks: list[Chunk]
+    rows: pd.DataFrame
     written: set[str]
     finished: set[str]
     max_width: int
+
+
+class Outcome(NamedTuple):
+    """The rows of a sweep, in the order of its runs, and how many of the runs were trained for it."""
+
+    rows: pd.DataFrame
+    num_trained: int
 
 
 def train(
@@ -61,68 +72,100 @@ def train(
     `max_width` runs share a program. `mirror` is called with all rows once they are written; what `about` says of the
     sweep is noted beside them when it begins.
     """
-    runs = [runs] if isinstance(runs, Run) else list(runs)
+    return complete(
+        [runs] if isinstance(runs, Run) else list(runs),
+        None if out is None else Table(out),
+        keep=None if keep is None else _folder(keep),
+        open_executor=lambda: contextlib.nullcontext(executor),
+        shown=sys.stderr.isatty() if progress is None else progress,
+        max_width=max_width,
+        mirror=mirror,
+        about=about or {},
+    ).rows
+
+
+def complete(
+    runs: list[Run],
+    table: Table | None,
+    *,
+    keep: Path | None = None,
+    open_executor: OpenExecutor = contextlib.nullcontext,
+    shown: bool = False,
+    max_width: int | None = None,
+    mirror: Mirror | None = None,
+    about: Mapping[str, Any],
+) -> Outcome:
+    """Train those runs of a sweep that the table lacks.
+
+    The table is held from here on, and read once. Where it cannot be held (it is read-only, or another process writes
+    to it) a sweep that is finished is still answered from it.
+    """
     require(len(runs) > 0, "there are no runs to train")
     require(all(isinstance(run, Run) for run in runs), "train takes a Run or a list of Run")
-    table = None if out is None else Table(out)
-    keep = None if keep is None else _folder(keep)
-    todo = _left(runs, table, keep, max_width)
-    shown = sys.stderr.isatty() if progress is None else progress
-    writer = Writer(table, mirror)
-    if not todo.chunks:
-        with contextlib.suppress(OSError, InputError), writer.table.held():  # pyright: ignore
-            writer.tidy()
-        with Display(len(todo.finished), len(todo.finished), {}, shown) as display:  # says that all is there
-            return _reused(runs, writer, display)
-    check_runs(run for chunk in todo.chunks for run in chunk.runs)
     with contextlib.ExitStack() as stack:
+        # Where nothing is there yet all runs are checked first: what is refused leaves no folder behind.
+        splits = check_runs(runs) if table is None or not table.path.exists() else None
+        problem = None if table is None else hold(table, stack)
+        plan = _plan(runs, table, keep, max_width)
+        if problem is not None and plan.chunks:
+            raise problem
+        writer = Writer(table, mirror, plan.written)
+        if not plan.chunks:
+            if problem is None:
+                writer.tidy()
+            with Display(len(plan.finished), len(plan.finished), {}, shown) as display:  # says that all is there
+                return Outcome(_reused(runs, plan, writer, display), 0)
+        splits = check_runs(run for chunk in plan.chunks for run in chunk.runs) if splits is None else splits
         if table is not None:
             table.check_writable()
-            stack.enter_context(table.held())
-            todo = _left(runs, table, keep, max_width)  # again: another process may have finished some meanwhile
-            _note(table, {"max_width": todo.max_width} | dict(about or {}))
+            _note(table, {"max_width": plan.max_width} | dict(about))
         names = {identity(run) for run in runs}
         folder = None if table is None or table.packed else table.path
-        expected = expected_seconds(todo.chunks, cost.load()) if shown or folder else {}
-        display = stack.enter_context(Display(len(names), len(names & todo.finished), expected, shown, folder))
-        if names & todo.written:
-            _reused([run for run in runs if identity(run) in todo.written], writer, display)
+        expected = expected_seconds(plan.chunks, cost.load()) if shown or folder else {}
+        executor = stack.enter_context(open_executor())
+        display = stack.enter_context(Display(len(names), len(names & plan.finished), expected, shown, folder))
+        if names & plan.written:
+            _reused([run for run in runs if identity(run) in plan.written], plan, writer, display)
         writer.tidy()
-        _train(todo, keep, executor, writer, display)
+        _record(plan._replace(rows=plan.rows[:0]), splits, keep, executor, writer, display)
     rows = _ordered(writer.rows(), runs)
     missing = len(names - set(rows["run"]))
-    require(missing == 0, f"{missing} runs are not in {out}: it was changed meanwhile; run the same command again")
-    return rows
+    told = "" if table is None else table.path
+    require(missing == 0, f"{missing} runs are not in {told}: it was changed meanwhile; run the same command again")
+    return Outcome(rows, len(names - plan.finished))
 
 
-def finished(runs: list[Run], out: str | Path) -> pd.DataFrame:
-    """The rows of those of these runs that are finished in `out`; nothing is trained."""
-    rows = Table(out).read()
+def finished(runs: list[Run], table: Table) -> pd.DataFrame:
+    """The rows of those of these runs that are finished in a table; nothing is trained."""
+    rows = table.read()
     rows = _ordered(rows, runs) if len(rows) else rows
-    require(len(rows) > 0, f"none of the {len(runs)} runs is finished in {out}: leave out --finished to train them")
+    told = f"none of the {len(runs)} runs is finished in {table.path}: leave out --finished to train them"
+    require(len(rows) > 0, told)
     return rows
 
 
-def _reused(runs: list[Run], writer: Writer, display: Display) -> pd.DataFrame:
+def _reused(runs: list[Run], plan: Plan, writer: Writer, display: Display) -> pd.DataFrame:
     """The rows of runs that were finished before; what is strange about them is told, and mirrors get them too."""
-    rows = _ordered(writer.rows(), runs)
+    rows = _ordered(plan.rows, runs)
     _tell_mixed(rows, display)
     writer.tell = display.note
     writer.copy(rows)
     return rows
 
 
-def _left(runs: list[Run], table: Table | None, keep: Path | None, max_width: int | None) -> Todo:
+def _plan(runs: list[Run], table: Table | None, keep: Path | None, max_width: int | None) -> Plan:
+    """What is left of a sweep. Chunks are cut from all its runs; those without anything left are not among them."""
     if table is not None and max_width is None:
         # Rows depend on the width in their last digits: what was begun with one width is finished with it.
         max_width = table.meta().get("max_width")
     if max_width is None:
         max_width = max(MAX_WIDTH, device.num_cores()) if device.on_cpu() else MAX_WIDTH_GPU * device.num_devices()
-    written = set() if table is None else table.finished()
+    rows = pd.DataFrame({"run": []}) if table is None else table.read()
+    written = set(rows["run"]) if len(rows) else set()
     # A run whose network is wanted but was not kept is trained again; its rows stay the ones that it has.
     finished = {name for name in written if keep is None or (keep / name / "run.json").exists()}
-    chunks = [c for c in plan(runs, max_width) if not {identity(run) for run in c.runs} <= finished]
-    return Todo(chunks, written, finished & {identity(run) for run in runs}, max_width)
+    chunks = [c for c in cut(runs, max_width) if not {identity(run) for run in c.runs} <= finished]
+    return Plan(chunks, rows, written, finished & {identity(run) for run in runs}, max_width)
 
 
 def _note(table: Table, notes: dict[str, Any]) -> None:
@@ -140,33 +183,40 @@ def _folder(keep: str | Path) -> Path:
     return Path(keep).absolute()
 
 
-def _train(todo: Todo, keep: Path | None, executor: Executor | None, writer: Writer, display: Display) -> None:
-    """Train what is left; what fails is told at the end, so that the rest is trained and written first."""
+def _record(
+    plan: Plan, splits: Splits, keep: Path | None, executor: Executor | None, writer: Writer, display: Display
+) -> None:
+    """Write the rows of chunks as they come; what fails is told at the end, so that the rest is written first."""
     failed: list[tuple[Chunk, Exception]] = []
     with writer.writing(display.note):
-        for chunk, outcome in _outcomes(todo.chunks, keep, executor, writer.checkpoints, display.update):
+        for chunk, outcome in _outcomes(plan.chunks, splits, keep, executor, writer.checkpoints, display.update):
             if isinstance(outcome, Exception):
                 failed.append((chunk, outcome))
                 display.fail(chunk, outcome)
             else:
-                new = outcome.loc[~outcome["run"].isin(list(todo.written)), :]
+                new = outcome.loc[~outcome["run"].isin(list(plan.written)), :]
                 written = writer.add(new, [identity(run) for run in chunk.runs])
-                display.finish(chunk, len(written - todo.finished))
+                display.finish(chunk, len(written - plan.finished))
     for _, error in failed:
-        if len(failed) < len(todo.chunks) and isinstance(error, InputError):
+        if len(failed) < len(plan.chunks) and isinstance(error, InputError):
             num_runs = sum(len(chunk.runs) for chunk, _ in failed)
             raise InputError(f"{counted(num_runs, 'run')} failed, the others are trained: {error}") from error
         raise error
 
 
 def _outcomes(
-    chunks: list[Chunk], keep: Path | None, executor: Executor | None, folder: Path | None, watch: Watch
+    chunks: list[Chunk],
+    splits: Splits,
+    keep: Path | None,
+    executor: Executor | None,
+    folder: Path | None,
+    watch: Watch,
 ) -> Iterator[tuple[Chunk, pd.DataFrame | Exception]]:
     """Each chunk with its rows or its error, as they come."""
     if executor is None:  # one at a time, so that each is written before the next begins
-        for chunk, ready in _prepared(chunks):
+        for chunk, ready in _prepared(chunks, splits):
             try:
-                outcome = train_chunk(chunk, keep, watch, ready, folder)
+                outcome = chunk_rows(chunk, keep, watch, ready, folder, False, splits)
             except Exception as error:
                 outcome = error
             yield chunk, outcome
@@ -174,7 +224,7 @@ def _outcomes(
     places = (None if path is None else str(path.absolute()) for path in (keep, folder))
     keep_, folder_ = places
     futures = {
-        executor.submit(train_parcel, remote.pack(chunk.runs), chunk.width, keep_, folder_): chunk for chunk in chunks
+        executor.submit(remote_rows, remote.pack(chunk.runs), chunk.width, keep_, folder_): chunk for chunk in chunks
     }
     for future in concurrent.futures.as_completed(futures):
         error = future.exception()
@@ -206,7 +256,7 @@ def _ordered(rows: pd.DataFrame, runs: list[Run]) -> pd.DataFrame:
     return rows.iloc[order].reset_index(drop=True)
 
 
-def _prepared(chunks: list[Chunk]) -> Iterator[tuple[Chunk, Future[trainer.Ready] | None]]:
+def _prepared(chunks: list[Chunk], splits: Splits) -> Iterator[tuple[Chunk, Future[trainer.Ready] | None]]:
     """The chunks in order, each structure's program compiled before, while earlier ones train."""
     num_compilers = device.num_compilers()
     pool = concurrent.futures.ThreadPoolExecutor(num_compilers)
@@ -219,7 +269,7 @@ def _prepared(chunks: list[Chunk]) -> Iterator[tuple[Chunk, Future[trainer.Ready
         for chunk in chunks:
             count = num_compilers + 1 - len(ready)
             following, waiting = waiting[:count], waiting[count:]
-            ready |= {each: pool.submit(trainer.prepare, list(each.runs), each.width) for each in following}
+            ready |= {each: pool.submit(trainer.prepare, list(each.runs), each.width, splits) for each in following}
             yield chunk, ready.pop(chunk, None)
     finally:
         pool.shutdown(cancel_futures=True)  # one that compiles is waited for: it cannot be stopped
@@ -227,5 +277,4 @@ def _prepared(chunks: list[Chunk]) -> Iterator[tuple[Chunk, Future[trainer.Ready
 
 def fit(run: Run, watch: Watch | None = None) -> Fitted:
     """Train one run and give its network."""
-    check_runs([run])
-    return fit_chunk(Chunk((run,), 1), watch)[0]
+    return fit_chunk(Chunk((run,), 1), watch, splits=check_runs([run]))[0]

@@ -1,5 +1,6 @@
 """A run's moving parts inside the compiled program: the tables of tasks, their split, and fresh samples of them."""
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -85,6 +86,21 @@ def below(key: PRNGKeyArray, n: Array | int, shape: tuple[int, ...]) -> Int[Arra
     """Random whole numbers from 0 to n - 1."""
     # A remainder is as good as jax.random.randint while n is far below 2**32, and compiles four times sooner.
     return (jax.random.bits(key, shape) % jnp.uint32(n)).astype(jnp.int32)
+
+
+Splits = dict[tuple[Any, ...], tuple[Split, dict[str, Any]]]
+
+
+def split_key(run: Run) -> tuple[Any, ...]:
+    """What a run's split depends on."""
+    return run.family, run.support, run.frac_test, run.seed
+
+
+def split_all(runs: Iterable[Run]) -> Splits:
+    """The split of every run, each made once."""
+    kinds = {split_key(run): run for run in runs}
+    modules = {family: family.modules(family.tasks()) for family in {run.family for run in kinds.values()}}
+    return {key: make_split(run, modules[run.family]) for key, run in kinds.items()}
 
 
 def make_split(run: Run, modules: np.ndarray) -> tuple[Split, dict[str, Any]]:

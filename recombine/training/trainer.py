@@ -20,7 +20,7 @@ from recombine.sweeps.run import Run, knobs, structure
 from recombine.training import device, program
 from recombine.training.checkpoint import NONE, Checkpoint
 from recombine.training.program import Inputs
-from recombine.training.task_sampler import Setting, Shared, make_shared, make_split
+from recombine.training.task_sampler import Setting, Shared, Splits, make_shared, split_all, split_key
 
 
 class Progress(NamedTuple):
@@ -62,15 +62,15 @@ class Ready(NamedTuple):
     compile_seconds: float
 
 
-def prepare(runs: list[Run], width: int | None = None) -> Ready:
-    """Split the tasks of every run and compile the program, for runs of one structure padded to `width`."""
+def prepare(runs: list[Run], width: int | None = None, splits: Splits | None = None) -> Ready:
+    """Compile the program for runs of one structure padded to `width`; tasks are split here unless they are already."""
     clock = time.perf_counter()
     first, width = runs[0], width or len(runs)
     blank = structure(first)
     require(all(structure(run) == blank for run in runs), "the runs of one chunk must share their structure")
     shared = make_shared(first.family)
-    modules = first.family.modules(np.asarray(shared.table))
-    splits, facts = zip(*(make_split(run, modules) for run in runs), strict=True)
+    splits = split_all(runs) if splits is None else splits
+    orders, facts = zip(*(splits[split_key(run)] for run in runs), strict=True)
     size = device.lane(width)
     padded = [*range(len(runs)), *[0] * (-len(runs) % size)]
     labels = program.labels_of(shared)
@@ -79,7 +79,7 @@ def prepare(runs: list[Run], width: int | None = None) -> Ready:
     for places in (padded[i : i + size] for i in range(0, len(padded), size)):
         keys = jnp.stack([new_key(runs[i].seed) for i in places])
         values = {name: jnp.array([knobs(runs[i])[name] for i in places]) for name in knobs(first)}
-        split = jax.tree.map(lambda *leaves: np.stack(leaves), *(splits[i] for i in places))
+        split = jax.tree.map(lambda *leaves: np.stack(leaves), *(orders[i] for i in places))
         lanes.append(device.put(Inputs(keys, values, split), stacked=True))
     leaves, tree = jax.tree.flatten(jax.eval_shape(lambda: (shared, lanes[0])))
     compiled = program.compiled(blank, labels, tuple(leaves), tree)
@@ -93,6 +93,7 @@ def train_chunk(
     ready: Future[Ready] | None = None,
     folder: Path | None = None,
     leave: bool = False,
+    splits: Splits | None = None,
 ) -> Trained:
     """Train runs of one structure side by side, padded to `width`, and give a row per run and evaluation.
 
@@ -102,9 +103,9 @@ def train_chunk(
     width = width or len(runs)
     watch(Progress("compiling", 0, runs[0].num_steps, len(runs), None, 0.0))
     try:
-        prepared = prepare(runs, width) if ready is None else _awaited(ready)
+        prepared = prepare(runs, width, splits) if ready is None else _awaited(ready)
         if width == 1 or device.fits(prepared.program.advance, prepared.program.evaluate):
-            return train(prepared, watch, Checkpoint(folder, runs, width), leave)
+            return advance(prepared, watch, Checkpoint(folder, runs, width), leave)
     except Exception as error:
         if not device.out_of_memory(error):
             raise
@@ -119,7 +120,7 @@ def train_chunk(
         return lambda progress: watch(progress._replace(fraction=(place + progress.fraction) / len(parts)))
 
     # The rows of both halves are written together: until then, the first one's end is worth keeping.
-    halves = [train_chunk(part, half, share(place), None, folder, True) for place, part in enumerate(parts)]
+    halves = [train_chunk(part, half, share(place), None, folder, True, splits) for place, part in enumerate(parts)]
     return _join(halves, f"out of memory with {width} runs at once: trained {max(halves[0].widths)} at a time")
 
 
@@ -129,7 +130,7 @@ def _awaited(ready: Future[Ready]) -> Ready:
     return ready.result()._replace(compile_seconds=time.perf_counter() - clock)
 
 
-def train(ready: Ready, watch: Watch = lambda _: None, checkpoint: Checkpoint = NONE, leave: bool = False) -> Trained:
+def advance(ready: Ready, watch: Watch = lambda _: None, checkpoint: Checkpoint = NONE, leave: bool = False) -> Trained:
     """Train a chunk that is ready, on from where its checkpoint stands; with `leave`, its end is a checkpoint too."""
     first, num_runs = ready.runs[0], len(ready.runs)
     settings, carries = _begin(ready)

@@ -10,7 +10,7 @@ from recombine.basics.errors import InputError, require
 from recombine.parts.prng import new_key
 from recombine.sweeps.run import Run, structure
 from recombine.training import device, program
-from recombine.training.task_sampler import make_split
+from recombine.training.task_sampler import Splits, split_all
 
 # What to lower when memory is short; the keys are those of `program.least_bytes`.
 REMEDIES = {
@@ -21,9 +21,10 @@ REMEDIES = {
 MAX_STEPS = 2**31 - 1  # steps are counted in 32 bits
 
 
-def check_runs(runs: Iterable[Run]) -> None:
+def check_runs(runs: Iterable[Run]) -> Splits:
     """Refuse a sweep with parts that do not go together, before anything is compiled: a code that the model cannot
-    read, arrays beyond the memory, a support that cannot be satisfied."""
+    read, arrays beyond the memory, a support that cannot be satisfied. What it needs for that, the splits of all runs,
+    is returned, so that tasks are split only once."""
     runs = list(runs)
     limit = device.total_bytes()
     for run in {structure(run): run for run in runs}.values():
@@ -49,10 +50,7 @@ def check_runs(runs: Iterable[Run]) -> None:
             f"one run needs at least {sum(needs.values()) / 1e9:.3g} GB, most of it for {most}, and there are only "
             f"{(limit or 0) / 1e9:.3g} GB: lower {REMEDIES[most]}",
         )
-    kinds = {(run.family, run.support, run.frac_test, run.seed): run for run in runs}
-    modules = {family: family.modules(family.tasks()) for family in {run.family for run in kinds.values()}}
-    for run in kinds.values():
-        make_split(run, modules[run.family])
+    return split_all(runs)
 
 
 def _drawn_bytes(run: Run) -> int:

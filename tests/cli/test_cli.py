@@ -406,7 +406,7 @@ def test_ctrl_c_keeps_what_is_finished(call, tiny, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(scheduler, "train_chunk", stop)
+    monkeypatch.setattr(scheduler, "chunk_rows", stop)
     code, _, err = call("run", tiny)
     assert code == 130
     assert "0 of 4 runs are kept" in err
@@ -419,7 +419,7 @@ def test_training_that_fails_is_one_line_and_a_file(call, tiny, monkeypatch):
     def fails(*_):
         raise RuntimeError("boom")
 
-    monkeypatch.setattr(scheduler, "train_chunk", fails)
+    monkeypatch.setattr(scheduler, "chunk_rows", fails)
     code, _, err = call("run", tiny, "--out", "rows", "--json")
     assert code == 2
     assert err.strip().splitlines() == [

@@ -207,8 +207,9 @@ def test_helpers_that_an_experiment_names_belong_to_its_code(tmp_path, monkeypat
 def test_rows_come_in_the_order_of_the_cells(tmp_path):
     table = Table(tmp_path / "out")
     cells = [computed.Cell("mine", {"n": n}) for n in (3, 1, 2)]
-    rows = computed.take(cells[1:], lambda n: {"m": n}, table, {}, False, "")
-    rows = computed.take(cells, lambda n: {"m": n}, table, {}, False, "")
+    assert computed.take(cells[1:], lambda n: {"m": n}, table, {}, False, "")[1] == 2
+    rows, num_new = computed.take(cells, lambda n: {"m": n}, table, {}, False, "")
+    assert num_new == 1
     assert rows["n"].tolist() == [3, 1, 2] == rows["m"].tolist()
     assert isinstance(rows, pd.DataFrame)
 

@@ -13,7 +13,7 @@ from recombine.basics.errors import InputError
 from recombine.planning.bench import growth
 from recombine.planning.estimate import estimate
 from recombine.training import cost, device
-from recombine.training.chunk import plan
+from recombine.training.chunk import cut
 from recombine.training.cost import Cost, Work
 
 ROOT = Path(__file__).parents[2]
@@ -116,7 +116,7 @@ def test_a_sweep_is_estimated_before_it_is_trained():
     runs = rc.sweep(TINY, model__widths=[(8, 12), (16, 12)], seed=range(40))
     one = estimate(runs, "cpu", price=3.6)
     model = cost.load("cpu")
-    alone = [sum(model.chunk(c.runs, c.width) for c in plan(runs, 16)), 2 * model.compile_seconds]
+    alone = [sum(model.chunk(c.runs, c.width) for c in cut(runs, 16)), 2 * model.compile_seconds]
     assert one["seconds"] == pytest.approx(one["device_seconds"]) == pytest.approx(sum(alone))
     assert (one["runs"], one["chunks"], one["programs"], one["compile_seconds"]) == (80, 6, 2, alone[1])
     assert one["price"] == pytest.approx(one["seconds"] / 1000)

@@ -8,7 +8,7 @@ import recombine as rc
 from recombine.training import progress, trainer
 from recombine.training.cost import Cost
 from recombine.training.progress import Display, expected_seconds
-from recombine.training.scheduler import Chunk, plan
+from recombine.training.scheduler import Chunk, cut
 
 TINY = rc.Run(model=rc.MLP(widths=(8, 8)), num_steps=20, num_evals=2, diagnostics=())
 FLAT = Cost((0.0, 0.5, 0.0, 0.0), 7.0)  # half a second for a step of any run, seven seconds for a program
@@ -27,7 +27,7 @@ def at(fraction, score=None, phase="training"):
 
 
 def test_compilation_counts_once_per_structure():
-    chunks = plan(rc.sweep(TINY, model__widths=[(8, 8), (12, 8)], seed=range(3)), max_width=2)
+    chunks = cut(rc.sweep(TINY, model__widths=[(8, 8), (12, 8)], seed=range(3)), max_width=2)
     assert [len(chunk.runs) for chunk in chunks] == [2, 1, 2, 1]
     # 20 steps and 2 evaluations at half a second are 11 seconds a run; the empty place of a padded chunk costs nothing.
     assert list(expected_seconds(chunks, FLAT).values()) == pytest.approx([22 + 7, 11, 22 + 7, 11])
@@ -36,7 +36,7 @@ def test_compilation_counts_once_per_structure():
 
 
 def test_wide_students_weigh_more():
-    narrow, wide = plan([TINY, rc.Run(model=rc.MLP(widths=(64, 64)), num_steps=20, num_evals=2)])
+    narrow, wide = cut([TINY, rc.Run(model=rc.MLP(widths=(64, 64)), num_steps=20, num_evals=2)])
     seconds = expected_seconds([narrow, wide], Cost((0.0, 0.0, 1e-6, 0.0), 0.0))
     assert seconds[wide] > 3 * seconds[narrow]
 

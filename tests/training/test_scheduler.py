@@ -1,5 +1,6 @@
 """What training promises: one program per structure, batched = solo, resumed = uninterrupted, held-out held out."""
 
+import collections
 import concurrent.futures
 import dataclasses
 import itertools
@@ -16,10 +17,12 @@ from recombine.basics.errors import InputError
 from recombine.basics.random_streams import generator
 from recombine.parts.models import mlp
 from recombine.parts.prng import new_key
+from recombine.storage import parquet
+from recombine.storage.table import Table
 from recombine.sweeps import discovery
 from recombine.sweeps.run import identity, structure
-from recombine.training import program, scheduler, trainer
-from recombine.training.scheduler import plan
+from recombine.training import program, scheduler, task_sampler, trainer
+from recombine.training.scheduler import cut
 from recombine.training.task_sampler import make_split
 from tests.tiny import TINY
 
@@ -78,7 +81,7 @@ def test_batched_equals_solo(uninterrupted):
 
 
 def test_a_killed_sweep_resumes_bit_for_bit(uninterrupted, tmp_path, monkeypatch):
-    train_chunk, calls = scheduler.train_chunk, []
+    train_chunk, calls = scheduler.chunk_rows, []
 
     def killed_in_the_third(*args):
         calls.append(args)
@@ -86,7 +89,7 @@ def test_a_killed_sweep_resumes_bit_for_bit(uninterrupted, tmp_path, monkeypatch
             raise KeyboardInterrupt
         return train_chunk(*args)
 
-    monkeypatch.setattr(scheduler, "train_chunk", killed_in_the_third)
+    monkeypatch.setattr(scheduler, "chunk_rows", killed_in_the_third)
     with pytest.raises(KeyboardInterrupt):
         rc.train(sixteen(), tmp_path / "out", max_width=4)
     assert len(rc.Table(tmp_path / "out").finished()) == 8, "what was finished is kept"
@@ -128,7 +131,7 @@ def test_rows_tell_what_was_run(uninterrupted):
 
 def test_plan_pads_the_last_chunk_and_drops_repeats():
     runs = rc.sweep(TINY, seed=range(7))
-    chunks = plan([*runs, *runs], max_width=3)
+    chunks = cut([*runs, *runs], max_width=3)
     assert [len(chunk.runs) for chunk in chunks] == [3, 3, 1]
     assert {chunk.width for chunk in chunks} == {3}
     assert [run.seed for chunk in chunks for run in chunk.runs] == list(range(7))
@@ -317,7 +320,7 @@ def watched(monkeypatch):
     """The structures in the order in which they are prepared; preparing takes no time and compiles nothing."""
     begun = []
 
-    def prepare(runs, width):
+    def prepare(runs, width, splits):
         begun.append(structure(runs[0]))
         return trainer.Ready(runs, width, None, [], [], None, 100.0)
 
@@ -326,14 +329,14 @@ def watched(monkeypatch):
 
 
 def test_every_structure_is_compiled_ahead_once_and_in_order(monkeypatch):
-    chunks, begun = plan(sixteen(), max_width=4), watched(monkeypatch)
+    chunks, begun = cut(sixteen(), max_width=4), watched(monkeypatch)
     kinds = [structure(chunk.runs[0]) for chunk in chunks]
     monkeypatch.setattr(scheduler.device, "num_compilers", lambda: 2)
     for alike, ahead in ((True, {0, 2}), (False, set())):
         counter = itertools.count()
         monkeypatch.setattr(scheduler.device, "settings", lambda c=counter, alike=alike: 0 if alike else next(c))
         begun.clear()
-        given = [(chunk, ready and ready.result()) for chunk, ready in scheduler._prepared(chunks)]
+        given = [(chunk, ready and ready.result()) for chunk, ready in scheduler._prepared(chunks, {})]
         assert [chunk for chunk, _ in given] == chunks
         assert {i for i, (_, ready) in enumerate(given) if ready is not None} == ahead
         assert all(ready is None or ready.runs == list(chunk.runs) for chunk, ready in given)
@@ -342,9 +345,9 @@ def test_every_structure_is_compiled_ahead_once_and_in_order(monkeypatch):
 
 def test_several_programs_are_compiled_at_a_time(monkeypatch):
     runs = rc.sweep(TINY, model__widths=[(4,), (5,), (6,), (7,), (8,)])
-    chunks, begun, counts = plan(runs), watched(monkeypatch), []
+    chunks, begun, counts = cut(runs), watched(monkeypatch), []
     monkeypatch.setattr(scheduler.device, "num_compilers", lambda: 2)
-    for _, ready in scheduler._prepared(chunks):
+    for _, ready in scheduler._prepared(chunks, {}):
         concurrent.futures.wait([ready])
         counts.append(len(begun))
     assert sorted(map(repr, begun)) == sorted(repr(structure(run)) for run in runs)
@@ -375,3 +378,38 @@ def test_rows_tell_the_type_in_which_a_network_was_really_trained(monkeypatch, p
     program.compiled.cache_clear()
     rows = rc.train(dataclasses.replace(TINY, recipe=rc.Fast(precision=precision)))
     assert rows["meta/precision"].unique().tolist() == [told]
+
+
+def test_a_resumed_sweep_reads_each_part_once_and_splits_each_run_once(tmp_path, monkeypatch):
+    runs = rc.sweep(TINY, seed=range(4))
+    rc.train(runs[:3], tmp_path / "out")
+    rows = rc.Table(tmp_path / "out").read()
+    (part,) = (tmp_path / "out" / "rows").glob("part-*")
+    part.unlink()
+    for run in rows["run"].unique():  # three parts, as three machines would leave them
+        rc.Table(tmp_path / "out").append(rows[rows["run"] == run])
+    before = {path.name for path in (tmp_path / "out" / "rows").glob("part-*")}
+    read, split, opened = collections.Counter(), collections.Counter(), []
+    load, make_split, opening = parquet.load, task_sampler.make_split, Table.__init__
+    monkeypatch.setattr(parquet, "load", lambda path, wanted: read.update([path.name]) or load(path, wanted))
+    monkeypatch.setattr(task_sampler, "make_split", lambda run, m: split.update([run.seed]) or make_split(run, m))
+    monkeypatch.setattr(Table, "__init__", lambda self, path: opened.append(path) or opening(self, path))
+    monkeypatch.setattr(Table, "finished", lambda self: pytest.fail("what is finished is known from the rows"))
+    found = []
+    monkeypatch.setattr(scheduler, "_record", lambda *_: found.append(dict(read)) or pytest.fail("the start is over"))
+    with pytest.raises(pytest.fail.Exception, match="the start is over"):
+        rc.train(runs, tmp_path / "out")
+    assert {name: found[0][name] for name in before} == dict.fromkeys(before, 1)
+    assert max(found[0].values()) == 1
+    assert split == {0: 1, 1: 1, 2: 1, 3: 1}
+    assert len(opened) == 1
+
+
+def test_tasks_are_split_once_from_the_check_to_the_program(monkeypatch):
+    split, make_split = collections.Counter(), task_sampler.make_split
+    monkeypatch.setattr(task_sampler, "make_split", lambda run, m: split.update([run.seed]) or make_split(run, m))
+    rc.train(rc.sweep(TINY, seed=range(3), recipe__learning_rate=[0.01, 0.02]))
+    assert split == {0: 1, 1: 1, 2: 1}, "runs that differ in their recipe share a split"
+    split.clear()
+    rc.fit(TINY)
+    assert split == {0: 1}

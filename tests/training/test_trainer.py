@@ -34,7 +34,7 @@ def room(monkeypatch):
     """A device on which training fails for lack of memory beyond some width; gives the widths that were tried."""
 
     def room(width: int, error: Exception = FULL) -> list[int]:
-        train, tried = trainer.train, []
+        train, tried = trainer.advance, []
 
         def limited(ready, *args):
             tried.append(ready.width)
@@ -42,7 +42,7 @@ def room(monkeypatch):
                 raise error
             return train(ready, *args)
 
-        monkeypatch.setattr(trainer, "train", limited)
+        monkeypatch.setattr(trainer, "advance", limited)
         return tried
 
     return room
@@ -99,7 +99,7 @@ def test_what_does_not_fit_is_trained_in_halves(whole, room, width, tried):
 
 
 def test_a_program_that_would_not_fit_is_not_even_started(whole, monkeypatch):
-    prepare, train, widths, trained = trainer.prepare, trainer.train, [], []
+    prepare, train, widths, trained = trainer.prepare, trainer.advance, [], []
 
     def prepared(*args):
         widths.append(args[1])
@@ -110,7 +110,7 @@ def test_a_program_that_would_not_fit_is_not_even_started(whole, monkeypatch):
         return train(ready, *args)
 
     monkeypatch.setattr(trainer, "prepare", prepared)
-    monkeypatch.setattr(trainer, "train", noted)
+    monkeypatch.setattr(trainer, "advance", noted)
     monkeypatch.setattr(device, "fits", lambda *_: widths[-1] <= 2)
     same(trainer.train_chunk(six()), whole)
     assert widths == [6, 3, 2, 2, 3, 2, 2]

@@ -10,6 +10,7 @@ import pytest
 import recombine as rc
 from recombine.basics.errors import InputError
 from recombine.training import device, program, scheduler
+from recombine.training.task_sampler import split_key
 from tests.tiny import TINY
 
 
@@ -84,7 +85,7 @@ def test_the_memory_of_this_machine_is_known(monkeypatch, tmp_path):
 def test_a_sweep_that_just_fits_passes_and_one_byte_less_does_not(monkeypatch):
     needed = sum(program.least_bytes(TINY).values())
     monkeypatch.setattr(device, "total_bytes", lambda: needed)
-    assert scheduler.check_runs([TINY]) is None
+    assert list(scheduler.check_runs([TINY])) == [split_key(TINY)]
     monkeypatch.setattr(device, "total_bytes", lambda: needed - 1)
     with pytest.raises(InputError, match="one run needs at least"):
         scheduler.check_runs([TINY])

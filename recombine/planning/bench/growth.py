@@ -71,7 +71,7 @@ def growth(num_steps: int) -> tuple[list[Row], cost.Cost]:
     ready = [trainer.prepare(seeds(run, num_runs)) for _, run, num_runs in [*cells, other]]
     seconds = []
     for one in ready:  # the best of three: the first call of a program also sets it up
-        seconds.append(min(trainer.train(one).seconds for _ in range(3)) / len(one.runs) / num_steps)
+        seconds.append(min(trainer.advance(one).seconds for _ in range(3)) / len(one.runs) / num_steps)
     works = [Work.of(run) for _, run, _ in cells]
     compile_seconds = sum(one.compile_seconds for one in ready) / len(ready)
     model = cost.fit(works, [num_runs for *_, num_runs in cells], seconds[:-1], compile_seconds)
@@ -104,7 +104,7 @@ def memory(max_tasks: int = 20_000) -> list[Row]:
     for num_hot in (3, 10):
         family = Hyperteacher(num_modules=200, num_hot=num_hot, max_tasks=max_tasks)
         ready = trainer.prepare(seeds(dataclasses.replace(base(10), family=family, recipe=Fast()), 4))
-        trainer.train(ready)
+        trainer.advance(ready)
         sizes.append(device.needed_bytes(ready.program.advance) / 2**20)
         peaks.append(_peak())
         note = f"{family.num_tasks:.3g} tasks, of which {max_tasks:,} are listed"

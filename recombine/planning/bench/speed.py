@@ -43,7 +43,7 @@ def seeds(run: Run, num_runs: int, first: int = 0) -> list[Run]:
 def measure(runs: list[Run], again: bool = True) -> trainer.Trained:
     """Train one program twice and keep the faster time: the first call of a process also sets up the device."""
     ready = trainer.prepare(runs)
-    times = [trainer.train(ready) for _ in range(2 if again else 1)]
+    times = [trainer.advance(ready) for _ in range(2 if again else 1)]
     return min(times, key=lambda trained: trained.seconds)
 
 
@@ -151,7 +151,7 @@ def against_plain(
             for _ in range(3):  # in turn, and the best of each: other work on the machine hits both
                 loops.append(competitor(seconds))
                 for n, one in ready.items():
-                    rates[n] = max(rates[n], n * run.num_steps / trainer.train(one).seconds)
+                    rates[n] = max(rates[n], n * run.num_steps / trainer.advance(one).seconds)
             loop = max(loops)
             name = f"{type(recipe).__name__}, 3 layers of {width}"
             ratio = rates[num_runs] / loop
