@@ -55,7 +55,8 @@ def test_every_part_and_experiment_has_its_test():
 
 def test_every_room_says_what_it_is_and_where_to_start():
     root = {path.name for path in (ROOT / "recombine").iterdir() if path.name != "__pycache__"}
-    assert root == {*ROOMS, "__init__.py", "__main__.py"}, "the root has rooms, and nothing else"
+    files = {"__init__.py", "__init__.pyi", "__main__.py", "py.typed"}
+    assert root == {*ROOMS, *files}, "the root has rooms, and nothing else"
     for room in ROOMS:
         assert ast.get_docstring(ast.parse((ROOT / "recombine" / room / "__init__.py").read_text()))
 
