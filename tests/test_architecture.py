@@ -93,6 +93,7 @@ def test_light_rooms_load_no_jax(room):
     found = loaded("; ".join(f"import {module}" for module in modules))
     assert "jax" not in found
     assert "torch" not in found
+    assert "safetensors" not in found, "it is imported where a file is read or written"
 
 
 def test_the_library_loads_no_experiment():

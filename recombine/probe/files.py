@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 import zipfile
 from pathlib import Path
 
@@ -11,10 +11,19 @@ import pandas as pd
 
 from recombine.basics.errors import InputError, require
 
-# The format's names; BF16, which NumPy lacks, is the upper half of a float32.
-TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1"}
-TYPES |= {"BF16": "<u2", "BOOL": "?"}
-MOST_HEADER = 100_000_000  # bytes, by the format
+# The types of .safetensors arrays that are accepted, and the NumPy types that their bytes are mapped as.
+NUMPY_TYPES = {
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "I64": "<i8",
+    "I32": "<i4",
+    "I16": "<i2",
+    "I8": "i1",
+    "U8": "u1",
+    "BF16": "<u2",  # NumPy has no bfloat16: these are its bits, the upper half of a float32
+    "BOOL": "?",
+}
 
 
 def read_activations(path: Path) -> dict[str, np.ndarray]:
@@ -46,33 +55,52 @@ def _npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def _safetensors(path: Path) -> dict[str, np.ndarray]:
-    """Every array, mapped and not read: only what is looked at comes into memory."""
-    broken = f"{path} cannot be read as .safetensors"
+    """Every array, memory-mapped: only the rows that are used are read. bfloat16 is converted to float32 in memory.
+
+    The safetensors library parses and checks the file, but the mapping is ours: its NumPy arrays are copies of the
+    whole data, and it cannot give bfloat16 to NumPy at all (version 0.8.0). Once it does both, use it alone.
+    """
+    layout = _safetensors_layout(path)
+    for name, (kind, _) in layout.items():
+        known = kind in NUMPY_TYPES
+        require(known, f"the array {name!r} in {path} is {kind}: save it as one of {', '.join(NUMPY_TYPES)}")
+    sizes = {name: np.dtype(NUMPY_TYPES[kind]).itemsize * math.prod(shape) for name, (kind, shape) in layout.items()}
+    found = {}
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            require(length <= min(size - 8, MOST_HEADER), f"{broken}: it is cut off, save it again")
-            header = json.loads(file.read(length))
-        found = {}
-        for name, about in header.items():
-            if name == "__metadata__":
-                continue
-            known = about["dtype"] in TYPES
-            require(known, f"the array {name!r} in {path} is {about['dtype']}: save it as one of {', '.join(TYPES)}")
-            kind, shape = np.dtype(TYPES[about["dtype"]]), tuple(about["shape"])
-            first, last = (8 + length + place for place in about["data_offsets"])
-            whole = last - first == kind.itemsize * int(np.prod(shape)) and 8 + length <= first <= last <= size
-            require(whole, f"{broken}: the array {name!r} is cut off, save it again")
-            array = np.memmap(path, kind, "r", first, shape) if last > first else np.zeros(shape, kind)
-            if about["dtype"] == "BF16":
-                array = (array.astype("<u4") << 16).view("<f4")
-            found[name] = array
-        return found
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{broken}: save it again") from error
+        # The library has checked that the arrays fill the file up to its end, one after the other without gaps.
+        start = path.stat().st_size - sum(sizes.values())
+        for name, (kind, shape) in layout.items():
+            numpy_type = np.dtype(NUMPY_TYPES[kind])
+            if sizes[name] == 0:  # nothing to map
+                array = np.zeros(shape, numpy_type)
+            else:
+                array = np.memmap(path, numpy_type, "r", start, shape)
+            found[name] = _bfloat16_to_float32(array) if kind == "BF16" else array
+            start += sizes[name]
+    except (OSError, ValueError, OverflowError) as error:  # more dimensions than NumPy has, say
+        raise InputError(f"{path} cannot be read as .safetensors ({error}): save it again") from error
+    return found
+
+
+def _safetensors_layout(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The type and the shape of every array in a .safetensors file, in the order of their bytes."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="np") as file:
+            slices = {name: file.get_slice(name) for name in file.offset_keys()}
+            return {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
+    except SafetensorError as error:
+        reason = repr(str(error))  # it may quote control characters from the file
+        message = f"{path} cannot be read as .safetensors: it is cut off or damaged ({reason}), save it again"
+        raise InputError(message) from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read as .safetensors ({error}): save it again") from error
+
+
+def _bfloat16_to_float32(bits: np.ndarray) -> np.ndarray:
+    """The numbers whose bfloat16 bits these are."""
+    return np.left_shift(bits, 16, dtype=np.uint32).view(np.float32)
 
 
 def read_factors(path: Path) -> pd.DataFrame:

@@ -1,9 +1,11 @@
 """Files are read as they are: arrays of every type, mapped where they can be, and nothing is ever unpickled."""
 
 import json
+import tracemalloc
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from recombine.basics.errors import InputError
 from recombine.probe.files import read_activations, read_factors
@@ -28,7 +30,40 @@ def test_safetensors_of_every_type(tmp_path):
     found = read_activations(tensors(tmp_path / "a.safetensors", {kind: (kind, one) for kind, one in kinds.items()}))
     assert list(found) == list(kinds)
     assert all((found[kind] == x).all() for kind in kinds)
-    assert isinstance(found["F32"], np.memmap)  # not read before it is looked at
+    assert found["BF16"].dtype == np.float32
+    assert all(isinstance(found[kind], np.memmap) for kind in kinds if kind != "BF16")  # not read before it is used
+
+
+def test_bfloat16_is_converted_exactly(tmp_path):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    bits = np.arange(1 << 16, dtype="<u2").reshape(-1, 4)  # every bfloat16, NaN and infinities too
+    found = read_activations(tensors(tmp_path / "a.safetensors", {"a": ("BF16", bits)}))
+    np.testing.assert_array_equal(found["a"], bits.view(ml_dtypes.bfloat16).astype(np.float32))
+
+
+def test_arrays_are_where_the_library_finds_them(tmp_path):
+    rng = np.random.default_rng(0)
+    kinds = ("f8", "f4", "f2", "i8", "i4", "i2", "i1", "u1", "?")
+    arrays = {f"{i % 4}/{kind}": rng.integers(0, 2, (i + 1, 3)).astype(kind) for i, kind in enumerate(kinds)}
+    arrays |= {"none": np.zeros((0, 3), "f4"), "nothing": np.zeros((2, 0), "i1"), "cube": rng.normal(size=(2, 3, 5))}
+    save_file(arrays, tmp_path / "a.safetensors", {"made": "by the library"})
+    found, expected = read_activations(tmp_path / "a.safetensors"), load_file(tmp_path / "a.safetensors")
+    assert set(found) == set(arrays)
+    for name, array in expected.items():
+        assert found[name].dtype == array.dtype
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_large_safetensors_are_not_read_into_memory(tmp_path):
+    save_file({"a": np.ones((1 << 22, 4), "f4")}, tmp_path / "a.safetensors")
+    read_activations(tmp_path / "a.safetensors")  # what it imports is not counted
+    tracemalloc.start()
+    try:
+        found = read_activations(tmp_path / "a.safetensors")
+        assert found["a"][1 << 21].sum() == 4
+        assert tracemalloc.get_traced_memory()[1] < found["a"].nbytes / 100
+    finally:
+        tracemalloc.stop()
 
 
 def test_npz_keeps_layers_and_their_order(tmp_path):
@@ -50,7 +85,7 @@ def test_objects_are_refused_and_never_unpickled(tmp_path):
 
 def test_broken_files_are_told_in_one_line(tmp_path):
     cut = tensors(tmp_path / "cut.safetensors", {"a": ("F32", np.ones((4, 3), "f4"))}, cut=7)
-    with pytest.raises(InputError, match="'a' is cut off"):
+    with pytest.raises(InputError, match=r"cut\.safetensors cannot be read .* is cut off or damaged"):
         read_activations(cut)
     strange = tensors(tmp_path / "strange.safetensors", {"a": ("F8_E4M3", np.ones((4, 3), "u1"))})
     with pytest.raises(InputError, match=r"'a' in .* is F8_E4M3: save it as one of F64, F32"):
@@ -63,6 +98,49 @@ def test_broken_files_are_told_in_one_line(tmp_path):
         read_activations((tmp_path / "c.npz").rename(tmp_path / "c.pt"))
     with pytest.raises(InputError, match="there is no file"):
         read_activations(tmp_path / "gone.npz")
+
+
+FOUR = {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}
+HOSTILE = {
+    "bytes after the arrays": ({"a": FOUR | {"shape": [3], "data_offsets": [0, 12]}}, "is cut off or damaged"),
+    "a gap": ({"a": FOUR | {"shape": [3], "data_offsets": [4, 16]}}, "is cut off or damaged"),
+    "overlapping arrays": ({"a": FOUR, "b": FOUR}, "is cut off or damaged"),
+    "offsets beyond the end": ({"a": FOUR | {"data_offsets": [0, 1 << 62]}}, "is cut off or damaged"),
+    "offsets before the start": ({"a": FOUR | {"data_offsets": [-16, 0]}}, "is cut off or damaged"),
+    "reversed offsets": ({"a": FOUR | {"data_offsets": [16, 0]}}, "is cut off or damaged"),
+    "a size that overflows": ({"a": FOUR | {"shape": [1 << 62, 16]}}, "is cut off or damaged"),
+    "a negative size": ({"a": FOUR | {"shape": [-4]}}, "is cut off or damaged"),
+    "no shape": ({"a": {"dtype": "F32", "data_offsets": [0, 16]}}, "is cut off or damaged"),
+    "an unknown type": ({"a": FOUR | {"dtype": "F7\x1b[31m"}}, r"F7\\x1b\[31m"),
+    "a name with control characters": ({"a\x1b\n": FOUR | {"dtype": "U32"}}, r"'a\\x1b\\n' in .* is U32"),
+    "too many dimensions": ({"a": FOUR | {"shape": [4] + [1] * 99}}, "cannot be read as"),
+    "an empty array beyond all sizes": (
+        {"a": FOUR, "b": FOUR | {"shape": [0, 1 << 63], "data_offsets": [16, 16]}},
+        "cannot be read as",
+    ),
+    "a single number": ({"a": FOUR, "b": FOUR | {"shape": [], "data_offsets": [16, 20]}}, "'b' in .* is a single"),
+    "a list": ([], "is cut off or damaged"),
+    "no array": ({}, "holds no array"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_safetensors_are_refused_in_one_line(tmp_path, case):
+    header, message = HOSTILE[case]
+    text = json.dumps(header).encode()
+    num_bytes = {"a single number": 20, "no array": 0}.get(case, 16)
+    (tmp_path / "a.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(num_bytes))
+    with pytest.raises(InputError, match=message) as error:
+        read_activations(tmp_path / "a.safetensors")
+    assert str(error.value).isprintable()
+
+
+@pytest.mark.parametrize("text", [b'{"a":' * 10_000 + b"1" + b"}" * 10_000, b'{"a"', b"\xff\xfe"])
+def test_headers_that_are_no_json_are_refused(tmp_path, text):
+    for length in (len(text), 1 << 20, 1 << 40, (1 << 64) - 1):
+        (tmp_path / "a.safetensors").write_bytes(length.to_bytes(8, "little") + text)
+        with pytest.raises(InputError, match="is cut off or damaged"):
+            read_activations(tmp_path / "a.safetensors")
 
 
 def test_text_stays_text_in_tables(tmp_path):

@@ -1,11 +1,10 @@
-"""Networks as .safetensors files, an array for each leaf: read and written with NumPy alone."""
+"""Networks as .safetensors files, an array for each leaf."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -14,20 +13,20 @@ from recombine.basics import atomic_io
 from recombine.basics.errors import require
 from recombine.probe.files import read_activations
 
-KINDS = {"float32": "F32", "float16": "F16"}
 
-
-def save(path: Path, net: Any, about: Mapping[str, str] | None = None, kind: str = "float32") -> Path:
+def save(
+    path: Path,
+    net: Any,
+    about: Mapping[str, str] | None = None,
+    kind: Literal["float32", "float16"] = "float32",
+) -> Path:
     """Write the leaves of a network, float16 for half the size; the file is there whole or not at all."""
-    header: dict[str, Any] = {"__metadata__": dict(about or {})}
-    place, data = 0, b""
-    for name, leaf in _named(net).items():
-        array = np.asarray(leaf, f"<f{np.dtype(kind).itemsize}")
-        header[name] = {"dtype": KINDS[kind], "shape": array.shape, "data_offsets": [place, place + array.nbytes]}
-        place, data = place + array.nbytes, data + array.tobytes()
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # arrays begin at a multiple of eight bytes
-    return atomic_io.replace(path, len(text).to_bytes(8, "little") + text + data)
+    from safetensors.numpy import save as to_bytes
+
+    # order="C": safetensors 0.8.0 silently stores wrong values of any other array, a transposed one for example
+    # (safetensors issue 825). `np.ascontiguousarray` would give a single number the shape (1,).
+    leaves = {name: np.asarray(leaf, kind, order="C") for name, leaf in _named(net).items()}
+    return atomic_io.replace(path, to_bytes(leaves, dict(about or {})))
 
 
 def load(path: Path, like: Any) -> Any:
