@@ -58,6 +58,7 @@ MOVED: dict[str, tuple[str, ...]] = {
     "parquet": ("storage.parquet",),
     "perceptron": ("parts.perceptron",),
     "planner": ("planning.planner",),
+    "probe.meter": ("basics.console",),
     "program": ("training.program",),
     "progress": ("training.progress",),
     "random": ("parts.prng",),

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from recombine.basics.console import Json, digits, leaving, tell, telling
+from recombine.basics.console import Json, command_progress, digits, leaving, tell
 from recombine.cli import instrument
 from recombine.cli.results_view import show
 from recombine.experiments import catalogue
@@ -238,10 +238,10 @@ def claims(
     results = results or results_folder()
     require(bool(run) or results.is_dir(), f"there are no result tables in {results}: name their folder with --results")
     if page is not None:
-        with telling(not json_) as step:
+        with command_progress(not json_) as step:
             record.write(results, page, step)
         return tell(json_, {"page": str(page)}, [f"Page: {page}"])
-    with telling(not json_ and run is None) as step:
+    with command_progress(not json_ and run is None) as step:
         found = record.run_and_judge(run, scale or "small", json_) if run else record.read(names or (), results, step)
     told = json.loads(str(found.to_json(orient="records")))
     tell(json_, {"claims": told}, record.lines(found.to_dict("records"), Console().width))

@@ -5,6 +5,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from recombine.basics.console import print_line
+
 
 def show(rows: Any, result: dict[str, Any]) -> None:
     """The table of a sweep's runs, and what came out."""
@@ -26,9 +28,9 @@ def show(rows: Any, result: dict[str, Any]) -> None:
         console.print(f"  {name}: [bold]{number(value)}[/bold]" if isinstance(value, float) else f"  {name}: {value}")
     dead_units = summary_line(rows)
     if dead_units is not None:
-        console.print(dead_units, soft_wrap=True, markup=False, highlight=False)
+        print_line(dead_units)
     for warning in result["warnings"]:
-        console.print(warning, style="yellow", soft_wrap=True, markup=False, highlight=False)
+        print_line(warning, style="yellow")
     num, programs = result["runs"], result["programs"]
     made = f"{counted(num, 'run')} in {counted(programs, 'program')}" if programs else counted(num, "cell")
     console.print(f"{made}, {result['seconds']} s")

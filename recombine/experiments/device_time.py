@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from recombine.basics.console import duration
 from recombine.experiments.claim import device_seconds, shown
 from recombine.storage.table import Table
 
@@ -20,15 +21,6 @@ FIRST, PUBLIC_RUNS = ("scaling_width", "scaling_data", "support_conditions"), 77
 def by_experiment(found: Sequence[Line]) -> dict[str, list[Line]]:
     """The lines of each experiment."""
     return {name: list(claims) for name, claims in itertools.groupby(found, lambda line: line["experiment"])}
-
-
-def duration(seconds: float) -> str:
-    """Seconds in words: the two largest units."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
 def took(found: Sequence[Line]) -> str:

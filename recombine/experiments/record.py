@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from rich.console import Console
 
 from recombine.basics.atomic_io import replace
+from recombine.basics.console import duration, warn
 from recombine.basics.errors import InputError, require
 from recombine.basics.suggest import counted
 from recombine.experiments import catalogue, device_time
@@ -66,7 +66,7 @@ def run_and_judge(name: str, scale: str, quiet: bool = False) -> pd.DataFrame:
     result, _ = perform(order, quiet)
     if not quiet:  # otherwise `perform` has printed them
         for warning in result["warnings"]:
-            Console(stderr=True).print(warning, style="yellow", soft_wrap=True, markup=False, highlight=False)
+            warn(warning)
     return pd.DataFrame(judge(name, module, Table(order.place)), columns=list(COLUMNS))
 
 
@@ -198,7 +198,7 @@ def _made(line: Line) -> str:
         return "Not yet run"
     made = f"{line['scale'].capitalize()} scale, {line['device'] or 'unknown device'}, {line['date'] or 'no date'}"
     kind = "cell" if line["computed"] else "run"
-    took = f"{device_time.duration(line['seconds'])} of device time"
+    took = f"{duration(line['seconds'])} of device time"
     return f"{made}: {counted(line['runs'], kind)}, {took}{_outdated(line, kind)}"
 
 

@@ -15,9 +15,9 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import pandas as pd
-from rich.console import Console
 
 from recombine.basics import user_files
+from recombine.basics.console import say
 from recombine.basics.errors import InputError, require
 from recombine.experiments import catalogue
 from recombine.reporting import unit_activity
@@ -108,7 +108,7 @@ def perform(order: Order, quiet: bool = False) -> tuple[dict[str, Any], pd.DataF
     there = set(rows["run"])
     if len(there) < len(set(names)):
         what, done = ("cells", "computed") if hasattr(module, "cells") else ("runs", "trained")
-        _say(f"{len(there)} of {len(set(names))} {what} are there; the others are not {done}")
+        say(f"{len(there)} of {len(set(names))} {what} are there; the others are not {done}")
     result = {
         "experiment": order.name,
         "out": str(order.place),
@@ -121,7 +121,7 @@ def perform(order: Order, quiet: bool = False) -> tuple[dict[str, Any], pd.DataF
         "rows": len(rows),
     }
     for warning in result["warnings"] if quiet else []:  # otherwise the terminal shows it below the summary
-        _say(warning)
+        say(warning)
     _keep(table, module, rows, result, _about(module, order, names) if num_new else {})
     return result, rows
 
@@ -145,7 +145,7 @@ def _tell_taken(order: Order, table: Table) -> None:
     """Say where the table is another experiment's: its rows stay, and what is shown of them is the new one's."""
     before = table.meta().get("experiment", order.name)
     if before != order.name:
-        _say(
+        say(
             f"{order.place} holds {before}: its rows stay, but the report and the figures there will be "
             f"{order.name}'s; name another --out to keep both"
         )
@@ -233,7 +233,7 @@ def _stopped(table: Table, names: list[str]) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         kept = len(table.finished() & set(names))
-        _say(f"stopped; {kept} of {len(names)} runs are kept in {table.path}; the same command goes on from there")
+        say(f"stopped; {kept} of {len(names)} runs are kept in {table.path}; the same command goes on from there")
         raise SystemExit(130) from None
 
 
@@ -257,7 +257,7 @@ def _keep(table: Table, module: ModuleType, rows: pd.DataFrame, result: dict[str
             if figures is not None:
                 table.save_figures({name: figure.to_json() for name, figure in figures.items()})
     except (OSError, InputError) as error:
-        _say(f"the rows are kept, but not the command and the figures: {error}")
+        say(f"the rows are kept, but not the command and the figures: {error}")
 
 
 def _of_rows(module: ModuleType, name: str, rows: pd.DataFrame) -> dict[str, Any]:
@@ -265,9 +265,5 @@ def _of_rows(module: ModuleType, name: str, rows: pd.DataFrame) -> dict[str, Any
     try:
         return getattr(module, name, lambda _: {})(rows)
     except Exception as error:
-        _say(f"no {name}, the rows are kept: {user_files.where(error, Path(module.__file__ or ''))}")
+        say(f"no {name}, the rows are kept: {user_files.where(error, Path(module.__file__ or ''))}")
         return {}
-
-
-def _say(text: str) -> None:
-    Console(stderr=True).print(f"recombine: {text}", soft_wrap=True, markup=False, highlight=False)

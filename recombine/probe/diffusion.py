@@ -29,6 +29,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from recombine.basics.console import Meter
 from recombine.basics.errors import InputError, require
 from recombine.basics.optional_deps import library
 from recombine.basics.suggest import nearest
@@ -36,7 +37,6 @@ from recombine.probe import batch as batching
 from recombine.probe.copies import to_cpu
 from recombine.probe.denoising import ALL_STEPS, HALVES, Pass, gather
 from recombine.probe.layers import choose
-from recombine.probe.meter import Meter
 from recombine.probe.pool import Pool, pick
 from recombine.probe.prompts import Prompts, judge
 from recombine.probe.recorder import MAX_MEMORY

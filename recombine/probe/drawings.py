@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.console import Console
 
 from recombine.basics.atomic_io import replace
+from recombine.basics.console import Meter, say
 from recombine.basics.errors import InputError
-from recombine.probe.meter import Meter
 from recombine.sweeps.closure import parse
 from recombine.sweeps.code_hash import dump
 
@@ -54,7 +53,7 @@ class Drawings:
                     done += 1
                     meter.advance()
         except KeyboardInterrupt:
-            _say(f"{done} of {len(texts)} prompts are drawn and kept in {self.folder}")
+            say(f"{done} of {len(texts)} prompts are drawn and kept in {self.folder}")
             raise
         layers = [_read(place.with_suffix(".npz"), len(seeds)) for place in places]
         activations = {name: np.concatenate([one[name] for one in layers]) for name in layers[0]}
@@ -103,7 +102,3 @@ def _read(file: Path, num: int) -> dict[str, np.ndarray]:
     if not whole:
         raise InputError(f"{file} is not of {num} images: remove it, and it is drawn again")
     return found
-
-
-def _say(text: str) -> None:
-    Console(stderr=True).print(f"recombine: {text}", soft_wrap=True, markup=False, highlight=False)

@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from recombine.basics.console import Meter
 from recombine.basics.errors import InputError, require
 from recombine.probe import batch as batching
 from recombine.probe.copies import Copies, Rows
 from recombine.probe.layers import choose, tokens_first
 from recombine.probe.mask import Masks
-from recombine.probe.meter import Meter
 from recombine.probe.pool import Channels, Pool, pick, pooled
 from recombine.probe.store import Store
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import pandas as pd
 
+from recombine.basics.console import duration
 from recombine.basics.errors import InputError, require
 from recombine.basics.suggest import counted
 from recombine.reporting import unit_activity
@@ -251,8 +252,7 @@ def _making(meta: dict[str, Any], made_with: dict[str, str], path: Path) -> str:
     command = f"<pre>{escaped(meta['command'])}</pre>\n" if "command" in meta else ""
     facts = {key: meta[key] for key in ("date", "scale", "device", "runs", "programs") if key in meta}
     if "seconds" in meta:
-        minutes, seconds = divmod(round(meta["seconds"]), 60)
-        facts["time"] = f"{minutes} min {seconds} s" if minutes else f"{meta['seconds']:.3g} s"
+        facts["time"] = duration(meta["seconds"])
     if meta.get("versions"):
         facts["versions"] = ", ".join(f"{name} {version}" for name, version in meta["versions"].items())
     return command + pairs("facts", facts | made_with | {"rows": path})

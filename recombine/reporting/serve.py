@@ -22,9 +22,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pandas as pd
-from rich.console import Console
 
 from recombine.basics import user_files
+from recombine.basics.console import print_line
 from recombine.basics.errors import InputError, require
 from recombine.reporting.page import MAX_LINES, SCORES
 from recombine.reporting.watch import Sweep, plain, swept
@@ -57,9 +57,11 @@ def serve(
     one that a folder names is not run, for it may be anybody's. `find` gives the module of one of ours by its name.
     """
     with Server(folder, host, port, figures, find) as server:
-        told = f"{folder} is shown at {server.address}  (Ctrl-C ends it)"
         try:
-            (ready or (lambda _: Console(soft_wrap=True).print(told, markup=False, highlight=False)))(server.address)
+            if ready is None:
+                print_line(f"{folder} is shown at {server.address}  (Ctrl-C ends it)")
+            else:
+                ready(server.address)
             server.serve_forever()
         except KeyboardInterrupt:
             pass

@@ -21,6 +21,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from recombine.basics.console import duration
 from recombine.basics.errors import require
 from recombine.basics.suggest import counted
 from recombine.reporting.page import PLACES, SCORES, results_table, shorten
@@ -133,13 +134,6 @@ def picture(sweep: Sweep, now: dict[str, Any], width: int) -> Group:
         parts.append(_latest(sweep, width))
     parts += [Text(note, style="dim") for note in [*now["notes"], _next(now)] if note]
     return Group(*parts)
-
-
-def duration(seconds: float) -> str:
-    """A time in the one unit that fits it."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def plain(value: Any) -> Any:

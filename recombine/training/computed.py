@@ -15,16 +15,14 @@ import functools
 import hashlib
 import inspect
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
 
+from recombine.basics.console import ProgressBar, print_line, say
 from recombine.basics.errors import InputError, require
 from recombine.basics.version import PACKAGE
 from recombine.storage.table import Table
@@ -33,7 +31,6 @@ from recombine.training import device
 from recombine.training.chunk import stamp
 from recombine.training.row_writer import Writer, hold
 
-PAUSE = 2.0  # seconds between two plain lines
 Measure = Callable[..., Mapping[str, Any] | Sequence[Mapping[str, Any]]]
 
 
@@ -74,9 +71,9 @@ def take(
         table.note(**about)
         device.keep_programs()  # most of the time of a small cell is compilation
         writer = Writer(table, before=done)
-        with writer.writing(_say):
+        with writer.writing(say):
             hears = "tell" in inspect.signature(measure).parameters
-            for cell, tell in _told(left, len(cells), shown):
+            for cell, tell in _with_progress(left, len(cells), shown):
                 one = functools.partial(measure, tell=tell) if hears else measure
                 writer.add(_rows(cell, one, code), [cell.name])
     rows = finished(cells, table)
@@ -114,35 +111,24 @@ def _tell_mixed(reused: Any, code: str) -> None:
     """Say where reused rows were made by other code: they are kept, but never silently."""
     made = reused.drop_duplicates("run").get("meta/code", [])
     if others := sum(one != code for one in made):
-        _say(f"{others} reused cells were computed by other code: they are kept; name another --out for new ones")
+        say(f"{others} reused cells were computed by other code: they are kept; name another --out for new ones")
 
 
-def _told(left: Sequence[Cell], num_cells: int, shown: bool) -> Iterator[tuple[Cell, Callable[[str], None]]]:
-    """The cells, each told as it begins, and what tells how far one is."""
-    console, clock = Console(stderr=True), -PAUSE
-    if shown and len(left) < num_cells:
-        console.print(f"{num_cells - len(left)} of {num_cells} cells are computed already: reused", highlight=False)
-    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed} of {task.total}")
-    with Progress(*columns, console=console, disable=not (shown and sys.stderr.isatty())) as bar:
-        task = bar.add_task("", total=num_cells, completed=num_cells - len(left))
-        place = num_cells - len(left)
+def _with_progress(left: Sequence[Cell], num_cells: int, shown: bool) -> Iterator[tuple[Cell, Callable[[str], None]]]:
+    """The cells, each shown as it begins, and a function that shows a text while a cell is computed."""
+    num_done = num_cells - len(left)
+    with ProgressBar(num_cells, shown=shown, counted=True) as bar:
+        if shown and num_done:
+            print_line(f"{num_done} of {num_cells} cells are computed already: reused", stderr=True)
 
-        def tell(text: str) -> None:
-            nonlocal clock
-            bar.update(task, completed=place, description=text)
-            if shown and bar.disable and time.perf_counter() - clock >= PAUSE:
-                clock = time.perf_counter()
-                console.print(f"{place / num_cells:4.0%}  {text}", highlight=False, markup=False, soft_wrap=True)
+        def show(text: str) -> None:
+            bar.update(text, num_done)
 
         for cell in left:
-            tell(str(cell))
-            yield cell, tell
-            place += 1
-        bar.update(task, completed=num_cells)
-
-
-def _say(text: str) -> None:
-    Console(stderr=True).print(f"recombine: {text}", soft_wrap=True, markup=False, highlight=False)
+            show(str(cell))
+            yield cell, show
+            num_done += 1
+        bar.fill()
 
 
 def cells_of(name: str, told: str, given: Any) -> list[Cell]:

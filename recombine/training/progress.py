@@ -5,20 +5,16 @@ those seconds, corrected by how long the finished part really took.
 """
 
 import collections
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
-
+from recombine.basics.console import ProgressBar, duration, print_line, say
 from recombine.basics.suggest import counted
 from recombine.storage.status import Status
 from recombine.sweeps.run import Run, identity, structure
 
-PAUSE = 2.0  # seconds between two plain lines
 WINDOW = 60  # seconds over which the throughput is told
 
 
@@ -34,22 +30,14 @@ class Display:
         self.before: dict[Any, float] = {}  # the part of a chunk that another process had trained
         self.steps: dict[Any, int] = {}  # of all runs of each chunk together: less those of another process
         self.trained: dict[Any, int] = {}  # and those that are trained
-        self.clock, self.lined = time.perf_counter(), -PAUSE
+        self.clock = time.perf_counter()
         self.paces = collections.deque([(self.clock, 0)])
         self.status = Status(folder, num_runs, num_finished)
-        self.console = Console(stderr=True)
-        self.bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.percentage:.0f}%"),
-            console=self.console,
-            disable=not (shown and sys.stderr.isatty()),
-        )
-        self.task = self.bar.add_task("starting", total=self.total)
+        self.bar = ProgressBar(self.total, shown=shown)
 
     def __enter__(self) -> "Display":
-        if self.num_finished:
-            self.say(f"{self.num_finished} of {self.num_runs} runs are finished already: reused")
+        if self.num_finished and self.shown:
+            print_line(f"{self.num_finished} of {self.num_runs} runs are finished already: reused", stderr=True)
         self.bar.start()
         return self
 
@@ -60,14 +48,9 @@ class Display:
         self.status.now.clear()
         self.status.write(now=True, state="stopped" if kind is KeyboardInterrupt else state, left=None)
 
-    def say(self, text: str) -> None:
-        """One line for the user."""
-        if self.shown:
-            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
-
     def note(self, text: str) -> None:
-        """Tell what the user should know, also where no progress is shown, and keep it for those who watch."""
-        self.console.print(f"recombine: {text}", highlight=False, markup=False, soft_wrap=True)
+        """Print a note, also where no progress is shown, and keep it for `recombine watch`."""
+        say(text)
         self.status.write(now=True, notes=[*self.status.told["notes"], text])
 
     def time_left(self, done: float) -> float:
@@ -111,18 +94,16 @@ class Display:
         self.status.now.pop(chunk, None)
         self.done[chunk] = self.expected.get(chunk, 0.0)
         reason = " ".join(str(error).split()) or type(error).__name__
-        self.say(f"recombine: {counted(len(chunk.runs), 'run')} failed, the others go on: {reason[:300]}")
+        if self.shown:
+            say(f"{counted(len(chunk.runs), 'run')} failed, the others go on: {reason[:300]}")
         failure = {"runs": [identity(run) for run in chunk.runs], "reason": reason}
         self.status.write(now=True, failures=[*self.status.told["failures"], failure])
 
     def _show(self, chunk: Any, fraction: float, text: str) -> None:
         self.done[chunk] = self.expected.get(chunk, 0.0) * (fraction - self.before.get(chunk, 0.0))
         done, now = sum(self.done.values()), time.perf_counter()
-        text += f", {_duration(self.time_left(done))} left"
-        self.bar.update(self.task, description=text, completed=done)
-        if self.bar.disable and (fraction in (0, 1) or now - self.lined >= PAUSE):
-            self.lined = now
-            self.say(f"{done / max(self.total, 1e-9):4.0%}  {text}")
+        self.bar.total = self.total  # it changes when a chunk is resumed
+        self.bar.update(f"{text}, {duration(self.time_left(done))} left", done, at_once=fraction in (0, 1))
         steps = sum(self.steps.values()) + sum(self.trained.values())
         if now - self.paces[-1][0] >= 1:
             self.paces.append((now, steps))
@@ -143,9 +124,3 @@ def expected_seconds(chunks: Iterable[Any], cost: Any) -> dict[Any, float]:
         found[chunk] = cost.chunk(chunk.runs, chunk.width) + (0 if kind in known else cost.compile_seconds)
         known.add(kind)
     return found
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

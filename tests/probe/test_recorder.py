@@ -11,8 +11,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the recorder's tests need the extra torch")
 
+from recombine.basics import console  # noqa: E402
 from recombine.basics.errors import InputError  # noqa: E402
-from recombine.probe import Recorder, meter  # noqa: E402
+from recombine.probe import Recorder  # noqa: E402
 
 nn = torch.nn
 
@@ -288,7 +289,7 @@ def test_progress_is_told_from_two_seconds_on(network, monkeypatch, capsys):
     x = [torch.randn(2, 5, 8)] * 3
     Recorder(network, "blocks.0").record(x)
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(meter, "PATIENCE", 0.0)
+    monkeypatch.setattr(console, "PATIENCE", 0.0)
     Recorder(network, "blocks.0").record(x)
     assert "recording, batches: 1 of 3, about" in capsys.readouterr().err
     Recorder(network, "blocks.0", progress=False).record(x)

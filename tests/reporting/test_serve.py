@@ -16,6 +16,7 @@ import pytest
 
 import recombine as rc
 from recombine.basics.atomic_io import held
+from recombine.basics.console import duration
 from recombine.basics.errors import InputError
 from recombine.reporting import serve
 from recombine.storage.status import Status
@@ -259,12 +260,21 @@ def test_ready_is_told_the_address(half, capsys):
 
 
 @pytest.mark.browser
+def test_the_page_words_durations_as_the_terminal_does(chromium, half):
+    page = chromium.new_page()
+    with serving(half.path) as server:
+        page.goto(server.address)
+        for seconds in (-1, 0, 0.04, 0.36, 0.97, 1, 59.4, 59.6, 400, 3599.6, 5399, 493200):
+            assert page.evaluate(f"duration({seconds})") == duration(seconds)
+
+
+@pytest.mark.browser
 def test_the_page_follows_the_sweep_by_itself(chromium, half, rows):
     now = {"runs": 2, "phase": "training", "step": 10, "num_steps": 20, "score": 0.25}
     status = Status(half.path, runs=4, reused=0)
     status.now = {0: now}
     status.write(
-        now=True, finished=2, left=300.0, rate=9500.0, failures=[{"runs": ["a"], "reason": EVIL}], notes=[EVIL]
+        now=True, finished=2, left=5430.0, rate=9500.0, failures=[{"runs": ["a"], "reason": EVIL}], notes=[EVIL]
     )
     half.note(title=EVIL)
     page = chromium.new_page()
@@ -277,7 +287,7 @@ def test_the_page_follows_the_sweep_by_itself(chromium, half, rows):
         page.goto(server.address)
         page.locator(".chart").nth(1).locator(".xtick text").first.wait_for(timeout=20_000)
         text = page.locator("body").inner_text()
-        for expected in ("75%", "2 of 4", "5 min", "9,500", f"1 run failed: {EVIL}", "recombine run own.py"):
+        for expected in ("75%", "2 of 4", "1 h 30 min", "9,500", f"1 run failed: {EVIL}", "recombine run own.py"):
             assert expected in text, expected
         assert "training 2 runs, step 10 of 20, test score 0.250" in text
         assert page.title() == f"75% {EVIL}"

@@ -159,7 +159,7 @@ def test_a_snapshot_fits_80_columns_and_breaks_no_word(half, capsys, monkeypatch
         "A tiny sweep",
         "83%",
         "4 of 6 runs, 1 reused",
-        "2.0 h left, 9,500 run-steps/s",
+        "2 h 1 min left, 9,500 run-steps/s",
         "training 2 runs, step 10 of 20, test score 0.250",
         "1 run failed:",
         "learning_rate 1e+30, seed 0 diverged: loss not finite at step",

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from rich.console import Console
 
+from recombine.basics.console import say
 from recombine.basics.errors import InputError, require
 from recombine.basics.suggest import nearest
 from recombine.storage.trackers.copy import Copy, Write
@@ -68,8 +68,7 @@ def _write(mirrors: dict[str, Write], name: str, copy: Copy) -> None:
             mirrors[name](copy)
         except Exception as error:
             del mirrors[name]
-            told = f"recombine: {name} gets no more rows, the table has them all: {_line(error)}"
-            Console(stderr=True).print(told, soft_wrap=True, markup=False, highlight=False)
+            say(f"{name} gets no more rows, the table has them all: {_line(error)}")
 
 
 def _copies(rows: pd.DataFrame, experiment: str) -> Iterator[Copy]:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import Executor, Future
 from typing import Any
 
-from rich.console import Console
-
+from recombine.basics.console import say
 from recombine.basics.errors import InputError
 from recombine.training.executors.local import keep_to_share
 
@@ -45,7 +44,7 @@ def cluster(address: str) -> Iterator[Executor]:
         ) from error
     with client, _tasks(client) as executor:
         if not client.scheduler_info()["workers"]:
-            _tell(f"the Dask scheduler at {address} has no worker yet: start some with `dask worker {address}`")
+            say(f"the Dask scheduler at {address} has no worker yet: start some with `dask worker {address}`")
         yield executor
 
 
@@ -73,7 +72,3 @@ def _package(name: str, extra: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise InputError(f'{name} is not installed: pip install "recombine[{extra}]"') from error
-
-
-def _tell(text: str) -> None:
-    Console(stderr=True).print(f"recombine: {text}", soft_wrap=True, markup=False, highlight=False)

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from typing import Any
 
-from rich.console import Console
-
+from recombine.basics.console import say
 from recombine.basics.errors import InputError
 
 MAX_AGAIN = 2  # times that a chunk is given to another process when its own has died
@@ -88,7 +87,7 @@ class Processes(Executor):
     def _renew(self, broken: Executor) -> None:
         with self.lock:
             if self.pool is broken and not self.ended:
-                _tell("a process died: its chunks begin again in a new one")
+                say("a process died: its chunks begin again in a new one")
                 self.pipe.close()
                 self.pool, self.pipe = self._made()
 
@@ -104,7 +103,3 @@ def _end_with(pipe: Any) -> None:
     with contextlib.suppress(EOFError, OSError):
         pipe.recv()  # nothing is ever sent: it returns when the driver closes its end, or dies
     os._exit(1)
-
-
-def _tell(text: str) -> None:
-    Console(stderr=True).print(f"recombine: {text}", soft_wrap=True, markup=False, highlight=False)

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
+from recombine.basics.console import say
 from recombine.basics.errors import InputError, require
 
 TIMEOUT_MIN = 240  # of a Slurm job, unless told; submitit's own 5 minutes would end most chunks
@@ -160,7 +159,7 @@ class SlurmJobs(Executor):
             "ask for more with --slurm timeout_min=…,mem_gb=…",
         )
         self.jobs[future] = self._sent(job.call, job.num_again + 1)
-        _tell(f"job {number} ended without a result: submitted again, as {self.jobs[future].handle.job_id}")
+        say(f"job {number} ended without a result: submitted again, as {self.jobs[future].handle.job_id}")
 
     def _is_alive(self, handle: Any) -> bool:
         if self.executor.cluster == "local":
@@ -182,7 +181,3 @@ def outcome(function: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Excepti
     except Exception as error:
         error.add_note(traceback.format_exc())
         return None, error
-
-
-def _tell(text: str) -> None:
-    Console(stderr=True).print(f"recombine: {text}", soft_wrap=True, markup=False, highlight=False)

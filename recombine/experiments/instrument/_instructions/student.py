@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, stack_module_state, vmap
 
+from recombine.basics.console import Meter
 from recombine.experiments.instrument._instructions.grammar import AND, Language
-from recombine.probe.meter import Meter
 
 BETAS = (0.9, 0.98)
 EAGER = 3  # steps that are taken one kernel after the other, which sets everything up that a CUDA graph needs
