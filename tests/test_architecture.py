@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,8 @@ ROOMS = (
     "experiments",
     "cli",
 )
+MODULES = {"scikit-learn": "sklearn", "mlflow-skinny": "mlflow"}  # the module of a library, where the names differ
+COMES_ALONG = {"PIL"}  # Pillow is a dependency of diffusers (extra torch)
 # import-linter holds the order of the rooms (pyproject.toml, `make lint`).
 
 
@@ -94,6 +97,33 @@ def test_light_rooms_load_no_jax(room):
     assert "jax" not in found
     assert "torch" not in found
     assert "safetensors" not in found, "it is imported where a file is read or written"
+
+
+def test_basics_and_the_command_line_load_no_scipy_before_they_use_it():
+    found = loaded("import recombine.basics.statistics, recombine.cli.main")
+    assert not {"scipy", "sklearn"} & found
+
+
+def test_every_imported_library_is_declared():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    assert extras["probe"] == [], "it needs nothing more, and `pip install 'recombine[probe]'` still works"
+    declared = [*project["dependencies"], *(line for name, lines in extras.items() if name != "dev" for line in lines)]
+    known = {re.match(r"[\w-]+", line)[0] for line in declared}
+    known = {MODULES.get(name, name) for name in known}
+    imported = {name for path in FILES for name in top_level_imports(ast.parse(path.read_text()))}
+    assert imported - sys.stdlib_module_names - {"recombine"} <= known | COMES_ALONG
+
+
+def top_level_imports(tree: ast.Module) -> set[str]:
+    """The first name of every module that a file imports by an import statement."""
+    modules: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            modules.append(node.module)
+    return {module.partition(".")[0] for module in modules}
 
 
 def test_the_library_loads_no_experiment():

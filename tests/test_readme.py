@@ -22,8 +22,6 @@ def shorter(run: rc.Run) -> rc.Run:
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
 def test_example(example, monkeypatch, tmp_path, capsys):
-    if "recombine.probe" in example:
-        pytest.importorskip("sklearn", reason="this example needs the extra probe")
     if "torch" in example or "Diffusion" in example:
         torch = pytest.importorskip("torch", reason="this example needs the extra torch")
         pytest.importorskip("diffusers", reason="this example needs the extra torch")

@@ -19,22 +19,24 @@ from typing import Any
 
 from recombine.basics.errors import InputError
 
-# Where each name stands, and the extra that it needs. Nothing is imported before it is asked for: torch takes seconds.
+# The module of each name. Nothing is imported before it is asked for: scikit-learn and torch are slow to import.
 NAMES = {
-    "Decodability": ("decodability", "probe"),
-    "Diffusion": ("diffusion", "torch"),
-    "Pretrained": ("pretrained", "torch"),
-    "Prompts": ("prompts", "probe"),
-    "Recorder": ("recorder", "torch"),
-    "judge": ("prompts", "probe"),
+    "Decodability": "decodability",
+    "Diffusion": "diffusion",
+    "Pretrained": "pretrained",
+    "Prompts": "prompts",
+    "Recorder": "recorder",
+    "judge": "prompts",
 }
+NEED_TORCH = {"Diffusion", "Pretrained", "Recorder"}  # the names that need the extra `torch`
 
 
 def __getattr__(name: str) -> Any:
     if name not in NAMES:
         raise AttributeError(f"module 'recombine.probe' has no attribute {name!r}")
-    module, extra = NAMES[name]
     try:
-        return getattr(importlib.import_module(f"recombine.probe.{module}"), name)
+        return getattr(importlib.import_module(f"recombine.probe.{NAMES[name]}"), name)
     except ModuleNotFoundError as error:
-        raise InputError(f"{error.name} is not installed: pip install 'recombine[{extra}]'") from error
+        if name not in NEED_TORCH:  # all that the others need is installed with the package
+            raise
+        raise InputError(f"{error.name} is not installed: pip install 'recombine[torch]'") from error

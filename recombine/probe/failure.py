@@ -7,17 +7,15 @@ Without activations it is expected to fail where its pairs of values are rare am
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import rankdata
 from sklearn.isotonic import IsotonicRegression
 
 from recombine.basics.errors import InputError, require
-from recombine.basics.statistics import LEVELS, NUM_DRAWS
+from recombine.basics.statistics import LEVELS, NUM_DRAWS, auroc, rank_correlation
 
 BINS = 5  # of equal size, by predicted probability
 
@@ -61,10 +59,10 @@ def evaluate(ranking: pd.DataFrame, outcomes: Mapping[Any, Any] | pd.Series) -> 
     plain = bool(shared["outcome"].isin((0, 1)).all())
     shared["failed"] = shared["outcome"] > (0.5 if plain else shared["outcome"].median())
     found: dict[str, float] = {"combinations": len(shared), "failed": float(shared["failed"].mean())}
-    facts = shared[["error", "outcome", "failed"]].to_numpy(float).T
-    for name, measure in (("auroc", _auroc), ("spearman", _spearman)):
-        low, high = _bounds(facts, measure)
-        found |= {name: measure(facts), f"{name}_low": low, f"{name}_high": high}
+    error, outcome, failed = shared[["error", "outcome", "failed"]].to_numpy(float).T
+    for name, measure, truth in (("auroc", auroc, failed), ("spearman", rank_correlation, outcome)):
+        low, high = _bounds(measure, error, truth)
+        found |= {name: measure(error, truth), f"{name}_low": low, f"{name}_high": high}
     if plain:
         off = (shared["probability"] - shared["failed"]).to_numpy()
         bins = np.array_split(off[np.argsort(shared["probability"].to_numpy(), kind="stable")], BINS)
@@ -73,23 +71,14 @@ def evaluate(ranking: pd.DataFrame, outcomes: Mapping[Any, Any] | pd.Series) -> 
     return found
 
 
-def _auroc(facts: np.ndarray) -> float:
-    """How often a failure is ranked before a success; ties count half."""
-    error, failed = facts[0], facts[2] > 0
-    num, others = failed.sum(), (~failed).sum()
-    above = rankdata(error)[failed].sum() - num * (num + 1) / 2
-    return float(above / (num * others)) if num and others else math.nan
-
-
-def _spearman(facts: np.ndarray) -> float:
-    one, other = (rank - rank.mean() for rank in map(rankdata, facts[:2]))
-    spread = math.sqrt((one @ one) * (other @ other))
-    return float(one @ other / spread) if spread else math.nan
-
-
-def _bounds(facts: np.ndarray, measure: Any) -> tuple[float, float]:
+def _bounds(
+    measure: Callable[[np.ndarray, np.ndarray], float], error: np.ndarray, truth: np.ndarray
+) -> tuple[float, float]:
     """The bootstrap 95% interval over combinations; draws of one outcome only are left out."""
-    rng, num = np.random.default_rng(0), facts.shape[1]
-    draws = [measure(facts[:, rng.integers(num, size=num)]) for _ in range(NUM_DRAWS)]
-    low, high = pd.Series(draws).quantile(list(LEVELS))
+    rng = np.random.default_rng(0)
+    values = []
+    for _ in range(NUM_DRAWS):
+        drawn = rng.integers(len(error), size=len(error))
+        values.append(measure(error[drawn], truth[drawn]))
+    low, high = pd.Series(values).quantile(list(LEVELS))
     return float(low), float(high)

@@ -4,8 +4,10 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
+from sklearn import metrics
 
-from recombine.basics.statistics import interval, over_seeds
+from recombine.basics.statistics import auroc, interval, over_seeds, rank_correlation
 
 
 def test_intervals():
@@ -71,3 +73,76 @@ def test_a_draw_that_lacks_a_cell_gives_no_interval():
 
     assert not math.isnan(lost(lacking))
     assert all(map(math.isnan, over_seeds(lacking, lost)))
+
+
+def test_auroc_by_hand():
+    assert auroc([1, 2, 3, 4], [False, False, True, True]) == 1
+    assert auroc([4, 3, 2, 1], [False, False, True, True]) == 0
+    # Of four pairs of a failure and a success, three are in the right order and one is a tie.
+    assert auroc([1, 2, 2, 3], [False, False, True, True]) == 3.5 / 4
+    assert auroc(pd.Series([1, 2, 2, 3], index=[7, 7, 8, 9]), pd.Series([0.0, 0.0, 1.0, 1.0])) == 3.5 / 4
+    assert auroc([-np.inf, 2, 2, np.inf], [False, False, True, True]) == 3.5 / 4
+
+
+def test_auroc_of_equal_scores_is_chance():
+    assert auroc([0.3] * 5, [True, False, False, True, False]) == 0.5
+
+
+def test_rank_correlation_by_hand():
+    assert rank_correlation([1, 2, 3], [1, 10, 1e9]) == pytest.approx(1)
+    assert rank_correlation([1, 2, 3, np.inf], [1, 10, 1e9, -np.inf]) == pytest.approx(-0.2)
+    # Ranks 1, 2.5, 2.5, 4 and 1, 3, 2, 4: the covariance is 4.5 / 4, the variances are 4.5 / 4 and 5 / 4.
+    assert rank_correlation([1, 2, 2, 4], [10, 30, 20, 40]) == pytest.approx(4.5 / math.sqrt(4.5 * 5))
+    one, other = pd.Series([1, 2, 2, 4], index=[7, 7, 8, 9]), pd.Series([10, 30, 20, 40])
+    assert rank_correlation(one, other) == pytest.approx(4.5 / math.sqrt(4.5 * 5)), "by place, not by index"
+
+
+@pytest.mark.parametrize("num_values", [3, 30, 1000])
+def test_they_agree_with_scikit_learn_and_scipy(num_values):
+    rng = np.random.default_rng(num_values)
+    scores = rng.integers(0, num_values // 3 + 1, num_values).astype(float)  # with ties
+    others = rng.normal(size=num_values) + scores
+    failed = others > np.median(others)
+    assert auroc(scores, failed) == pytest.approx(metrics.roc_auc_score(failed, scores), abs=1e-12)
+    expected = stats.spearmanr(scores, others).statistic
+    assert rank_correlation(scores, others) == pytest.approx(expected, abs=1e-12)
+
+
+NOT_A_NUMBER = [1.0, math.nan, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("scores", "failed"),
+    [
+        ([1, 2, 3], [True, True, True]),
+        ([1, 2, 3], [False, False, False]),
+        ([], []),
+        (NOT_A_NUMBER, [False, False, True]),
+        ([1, 2, 3], [0.0, math.nan, 1.0]),
+        (NOT_A_NUMBER, [True, True, True]),
+    ],
+)
+def test_auroc_is_nan_where_it_is_undefined(scores, failed):
+    assert math.isnan(auroc(scores, failed))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ([1, 2, 3], [5, 5, 5]),
+        ([5, 5, 5], [1, 2, 3]),
+        ([5, 5, 5], [5, 5, 5]),
+        ([], []),
+        ([1], [1]),
+        (NOT_A_NUMBER, [1, 2, 3]),
+        ([1, 2, 3], NOT_A_NUMBER),
+        (NOT_A_NUMBER, [5, 5, 5]),
+    ],
+)
+def test_rank_correlation_is_nan_where_it_is_undefined(one, other):
+    assert math.isnan(rank_correlation(one, other))
+
+
+def test_lists_of_different_lengths_are_refused():
+    with pytest.raises(ValueError, match="same shape"):
+        rank_correlation([1, 2, 3], [1, 2])

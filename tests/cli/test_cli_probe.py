@@ -1,7 +1,6 @@
 """`recombine probe`: what it answers, its page, and a tour of wrong inputs, each told in one line."""
 
 import json
-import sys
 import time
 
 import numpy as np
@@ -13,8 +12,6 @@ from recombine.basics.errors import InputError
 from recombine.cli.main import app
 from recombine.probe.command import probe
 from tests.probe.planted import parts, samples, wholes
-
-pytest.importorskip("sklearn")
 
 
 @pytest.fixture(scope="module")
@@ -112,15 +109,6 @@ def test_all_layers_are_read_together_where_that_is_asked_for(brought, tmp_path)
     wrong = CliRunner().invoke(app, ["probe", *files, "--layers", "most"])
     assert wrong.exit_code == 2
     assert "'most' is not one of 'best', 'all'" in " ".join(wrong.output.replace("│", " ").split())
-
-
-def test_without_scikit_learn_one_line_says_what_to_install(brought, monkeypatch):
-    folder, _, _ = brought
-    for name in [name for name in sys.modules if name.startswith(("sklearn", "recombine.probe.decod"))]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(InputError, match=r"sklearn.* is not installed: pip install"):
-        probe(folder / "a.npz", folder / "f.csv")
 
 
 NUMBERS = np.random.default_rng(0).normal(size=(24, 3))

@@ -5,16 +5,13 @@ import copy
 import numpy as np
 import pandas as pd
 import pytest
-
-from tests.probe.planted import COLOURS, SHAPES, one_hot, parts, samples, wholes
-
-pytest.importorskip("sklearn")
 from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from recombine.basics.errors import InputError
 from recombine.probe import Decodability
+from tests.probe.planted import COLOURS, SHAPES, one_hot, parts, samples, wholes
 
 
 def tells(values: pd.Series, known: tuple[str, ...], width: int, seed: int) -> np.ndarray:

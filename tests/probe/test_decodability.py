@@ -5,10 +5,6 @@ import textwrap
 import numpy as np
 import pandas as pd
 import pytest
-
-from tests.probe.planted import one_hot, parts, samples, wholes
-
-pytest.importorskip("sklearn")
 from sklearn.base import clone
 from sklearn.decomposition import PCA
 from sklearn.exceptions import NotFittedError
@@ -21,6 +17,7 @@ import recombine.probe
 from recombine.basics.errors import InputError
 from recombine.probe import Decodability
 from recombine.probe.split import split
+from tests.probe.planted import one_hot, parts, samples, wholes
 
 
 def score(probe, layer, factor, split, column="score"):

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-pytest.importorskip("sklearn", reason="these tests need the extra probe")
 image_module = pytest.importorskip("PIL.Image", reason="images need Pillow, which comes with the extra torch")
 
 from recombine.basics.errors import InputError  # noqa: E402

@@ -3,14 +3,11 @@
 import numpy as np
 import pandas as pd
 import pytest
-
-from tests.probe.planted import parts, samples, wholes
-
-pytest.importorskip("sklearn")
 from sklearn import metrics
 
 from recombine.basics.errors import InputError
 from recombine.probe import Decodability, failure
+from tests.probe.planted import parts, samples, wholes
 
 
 @pytest.fixture(scope="module")

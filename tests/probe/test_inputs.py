@@ -4,11 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.probe.planted import parts, samples
-
-pytest.importorskip("sklearn")
 from recombine.basics.errors import InputError
 from recombine.probe import Decodability, inputs
+from tests.probe.planted import parts, samples
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("sklearn", reason="these tests need the extra probe")
-
 from recombine.basics.errors import InputError
 from recombine.probe import Prompts, judges
 

@@ -272,7 +272,6 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 
 
 def test_it_goes_straight_into_decodability():
-    pytest.importorskip("sklearn", reason="Decodability needs the extra probe")
     from recombine.probe import Decodability
 
     rng = np.random.default_rng(0)

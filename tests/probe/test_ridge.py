@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
+from sklearn import linear_model as linear
 
 from recombine.probe.ridge import Ridge
-
-linear = pytest.importorskip("sklearn.linear_model")
 
 
 @pytest.mark.parametrize("width", [7, 90])  # fewer features than samples, and more

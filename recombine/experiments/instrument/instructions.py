@@ -36,6 +36,7 @@ import pandas as pd
 
 from recombine.basics.errors import InputError
 from recombine.basics.random_streams import generator
+from recombine.basics.statistics import rank_correlation
 from recombine.experiments import claim as ledger
 from recombine.reporting import figure
 
@@ -126,7 +127,7 @@ def measure(scale: str, width: int) -> list[dict[str, Any]]:
 def _students(rows: Any) -> Any:
     """Rows of students, with how well the number of operations alone ranks their unseen instructions."""
     found, asked = rows[rows["what"] == "student"], rows[rows["what"] == "instruction"]
-    told = {who: one["num_hot"].rank().corr(one["failed"].rank()) for who, one in asked.groupby(STUDENT)}
+    told = {who: rank_correlation(one["num_hot"], one["failed"]) for who, one in asked.groupby(STUDENT)}
     return found.assign(**{"length/spearman": [told.get(tuple(who), np.nan) for who in found[STUDENT].to_numpy()]})
 
 

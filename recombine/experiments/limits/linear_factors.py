@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from recombine.basics.statistics import rank_correlation
 from recombine.experiments import claim as ledger
 from recombine.experiments.paper import decodability
 from recombine.parts.diagnostics.factorization import Factorization
@@ -99,9 +100,9 @@ def _students(last) -> Any:
 
 
 def rank(students, column: str) -> float:
-    """Spearman's rank correlation of a column with R2 on unseen tasks; NaN where one of them is constant."""
-    pair = students.reindex(columns=["test/r2", column]).dropna().rank()
-    return math.nan if len(pair) < 3 or (pair.std() == 0).any() else float(pair.corr().iloc[0, 1])
+    """The rank correlation of a column with R2 on unseen tasks; NaN where one is constant, or for under 3 students."""
+    pair = students.reindex(columns=["test/r2", column]).dropna()
+    return math.nan if len(pair) < 3 else rank_correlation(pair["test/r2"], pair[column])
 
 
 def alike(students, column: str) -> float:

@@ -37,7 +37,7 @@ import pandas as pd
 
 from recombine.basics.errors import InputError, require
 from recombine.basics.random_streams import generator
-from recombine.basics.statistics import LEVELS, NUM_DRAWS
+from recombine.basics.statistics import LEVELS, NUM_DRAWS, rank_correlation
 from recombine.basics.suggest import nearest
 from recombine.experiments import claim as ledger
 from recombine.reporting import figure, gallery
@@ -175,8 +175,9 @@ def _held(rows: Any) -> Any:
 
 
 def correlation(frame: Any, column: str) -> float:
-    """The rank correlation of a column with how often images failed."""
-    return float(frame[column].rank().corr(frame["failed"].rank()))
+    """The rank correlation of a column with how often images failed, over the prompts of which both are known."""
+    known = frame[[column, "failed"]].dropna()
+    return rank_correlation(known[column], known["failed"])
 
 
 def summary(rows) -> dict[str, float]:

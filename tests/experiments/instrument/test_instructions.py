@@ -16,7 +16,6 @@ from recombine.experiments.instrument import instructions as experiment
 from recombine.experiments.instrument._instructions.grammar import Language
 from recombine.parts.conditions import connected
 
-pytest.importorskip("sklearn")
 ROWS = Path(__file__).parents[3] / "docs" / "results" / "instructions.parquet"
 
 

@@ -12,7 +12,6 @@ from recombine.experiments.instrument import predicted_failures as experiment
 from recombine.sweeps.run import structure
 from recombine.training.scheduler import fit
 
-pytest.importorskip("sklearn")
 ROWS = Path(__file__).parents[3] / "docs" / "results" / "predicted_failures.parquet"
 
 

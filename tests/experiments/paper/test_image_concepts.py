@@ -56,7 +56,6 @@ def test_cells_take_settings_and_refuse_nonsense():
 
 @pytest.mark.parametrize("concepts", experiment.CONCEPTS)
 def test_prompts_have_three_concepts(concepts):
-    pytest.importorskip("sklearn")
     prompts = experiment.asked(concepts, 5, 30, 0)
     lists = [one for listed in prompts.concepts.values() for one in listed]
     for text in prompts.texts:

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sklearn import linear_model
 
 from recombine.basics.errors import InputError
 from recombine.parts.decoder import fit_ridges, r2_by_column, solve_spd
@@ -53,7 +54,6 @@ def test_the_solver_agrees_with_numpy(size):
 
 
 def test_ridges_agree_with_scikit_learn():
-    linear_model = pytest.importorskip("sklearn.linear_model")
     rng, n, l2 = np.random.default_rng(0), 40, 0.02
     layers = {"narrow": rng.normal(3, 2, (n, 7)), "square": rng.normal(size=(n, n)), "wide": rng.normal(-1, 1, (n, 90))}
     new = {name: rng.normal(h.mean(), 2, (20, h.shape[1])) for name, h in layers.items()}

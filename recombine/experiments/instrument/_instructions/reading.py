@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import math
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,9 +18,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from sklearn.metrics import roc_auc_score
 
 from recombine.basics.random_streams import generator
+from recombine.basics.statistics import auroc, rank_correlation
 from recombine.experiments.instrument._instructions.grammar import Language
 from recombine.experiments.instrument._instructions.student import Students, save, untrained
 from recombine.probe.decodability import Decodability
@@ -143,9 +142,4 @@ def look(
 
 def _scores(expected: Any, failed: Any) -> tuple[float, float]:
     """Rank correlation, and the AUROC for those that fail more often than not; NaN where none differ."""
-    ranked, more, told = math.nan, failed > 0.5, math.nan
-    if failed.nunique() > 1 and expected.nunique() > 1:
-        ranked = float(expected.rank().corr(failed.rank()))
-    if more.nunique() > 1:
-        told = float(roc_auc_score(more, expected))
-    return ranked, told
+    return rank_correlation(expected, failed), auroc(expected, failed > 0.5)

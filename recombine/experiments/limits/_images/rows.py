@@ -3,9 +3,8 @@
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from recombine.basics.statistics import needed
+from recombine.basics.statistics import auroc, needed, rank_correlation
 
 FAILED = 0.5  # a combination fails if fewer of its images are right
 TOLD = 0.2  # of the images must be right for the product of accuracies to say anything
@@ -13,14 +12,8 @@ KEYS = ["scenes", "num_train", "width", "seed"]
 
 
 def ranked(error: Any, failure: Any) -> tuple[float, float]:
-    """The rank correlation of errors and failures, and how often what failed has more error than what did not."""
-    error, failure = np.asarray(error), np.asarray(failure)
-    failed, ranks = failure > FAILED, pd.Series(error).rank()
-    num, others = int(failed.sum()), int((~failed).sum())
-    above = float(ranks[failed].sum()) - num * (num + 1) / 2
-    spread = np.ptp(error) > 0 and np.ptp(failure) > 0
-    rank = float(ranks.corr(pd.Series(failure).rank())) if spread else np.nan
-    return rank, above / (num * others) if num and others else np.nan
+    """The rank correlation of errors with shares of failures, and the AUROC of errors for combinations that fail."""
+    return rank_correlation(error, failure), auroc(error, np.asarray(failure) > FAILED)
 
 
 def last(rows: Any, *scenes: str) -> Any:
@@ -42,8 +35,8 @@ def students(rows: Any, *scenes: str) -> Any:
 def together(rows: Any, name: str, who: str = "expected") -> float:
     """How well unseen combinations of all students, in one list, are ranked by what was expected of them."""
     unseen = rows[rows["unseen"]]
-    rank, auroc = ranked(unseen[who], 1 - unseen["right"])
-    return rank if name == "rank" else auroc
+    correlation, area = ranked(unseen[who], 1 - unseen["right"])
+    return correlation if name == "rank" else area
 
 
 def emerges(rows: Any, distance: int) -> float:
