@@ -28,8 +28,11 @@ ROOMS = (
     "experiments",
     "cli",
 )
-MODULES = {"scikit-learn": "sklearn", "mlflow-skinny": "mlflow"}  # the module of a library, where the names differ
-COMES_ALONG = {"PIL"}  # Pillow is a dependency of diffusers (extra torch)
+MODULES = {
+    "pillow": "PIL",
+    "scikit-learn": "sklearn",
+    "mlflow-skinny": "mlflow",
+}  # the module of a library, where the names differ
 # import-linter holds the order of the rooms (pyproject.toml, `make lint`).
 
 
@@ -112,7 +115,7 @@ def test_every_imported_library_is_declared():
     known = {re.match(r"[\w-]+", line)[0] for line in declared}
     known = {MODULES.get(name, name) for name in known}
     imported = {name for path in FILES for name in top_level_imports(ast.parse(path.read_text()))}
-    assert imported - sys.stdlib_module_names - {"recombine"} <= known | COMES_ALONG
+    assert imported - sys.stdlib_module_names - {"recombine"} <= known
 
 
 def top_level_imports(tree: ast.Module) -> set[str]:

@@ -103,8 +103,10 @@ def complete(
     require(len(runs) > 0, "there are no runs to train")
     require(all(isinstance(run, Run) for run in runs), "train takes a Run or a list of Run")
     with contextlib.ExitStack() as stack:
-        # Where nothing is there yet all runs are checked first: what is refused leaves no folder behind.
-        splits = check_runs(runs) if table is None or not table.path.exists() else None
+        splits = executor = None
+        new = table is None or not table.path.exists()
+        if new:  # all runs are checked and the executor is opened first: what is refused leaves no folder behind
+            splits, executor = check_runs(runs), stack.enter_context(open_executor())
         problem = None if table is None else hold(table, stack)
         plan = _plan(runs, table, keep, max_width)
         if problem is not None and plan.chunks:
@@ -115,19 +117,21 @@ def complete(
                 writer.tidy()
             with Display(len(plan.finished), len(plan.finished), {}, shown) as display:  # says that all is there
                 return Outcome(_reused(runs, plan, writer, display), 0)
-        splits = check_runs(run for chunk in plan.chunks for run in chunk.runs) if splits is None else splits
+        if not new:
+            splits = check_runs(run for chunk in plan.chunks for run in chunk.runs)
+            executor = stack.enter_context(open_executor())
         if table is not None:
             table.check_writable()
             _note(table, {"max_width": plan.max_width} | dict(about))
         names = {identity(run) for run in runs}
         folder = None if table is None or table.packed else table.path
         expected = expected_seconds(plan.chunks, cost.load()) if shown or folder else {}
-        executor = stack.enter_context(open_executor())
         display = stack.enter_context(Display(len(names), len(names & plan.finished), expected, shown, folder))
         if names & plan.written:
             _reused([run for run in runs if identity(run) in plan.written], plan, writer, display)
         writer.tidy()
-        _record(plan._replace(rows=plan.rows[:0]), splits, keep, executor, writer, display)
+        plan = plan._replace(rows=pd.DataFrame())  # they may be large, and training takes long
+        _record(plan, splits or {}, keep, executor, writer, display)
     rows = _ordered(writer.rows(), runs)
     missing = len(names - set(rows["run"]))
     told = "" if table is None else table.path

@@ -228,7 +228,7 @@ def untrained(trained, monkeypatch):
             yield chunk, pd.concat(rows, ignore_index=True)
 
     monkeypatch.setattr(scheduler, "_outcomes", outcomes)
-    monkeypatch.setattr(executors, "CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr(executors.dask, "CONNECT_SECONDS", 0.2)
 
 
 @pytest.fixture
