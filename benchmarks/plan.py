@@ -14,7 +14,7 @@ from recombine.storage.table import Table
 TABLES = ("scaling_data.parquet", "scaling_law.parquet")
 STUDENT = "1024x1024x1024x1024"
 RECIPE = "Fast(0.05, 0.02, vector_rate=1.0), 5000 steps"
-OUT = Path(__file__).parent.parent / "recombine" / "plan.json"
+OUT = Path(__file__).parent.parent / "recombine" / "planning" / "plan.json"
 COLUMNS = {
     "family.num_modules": "modules",
     "family.num_hot": "hot",

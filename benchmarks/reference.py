@@ -13,7 +13,7 @@ from recombine.experiments.paper import faithful_recipe
 from recombine.planning.bench import fidelity
 from recombine.storage.table import Table
 
-OUT = Path(__file__).parent.parent / "recombine" / "reference.json"
+OUT = Path(__file__).parent.parent / "recombine" / "planning" / "bench" / "reference.json"
 
 
 def measured() -> dict:
