@@ -422,3 +422,13 @@ def test_who_only_looks_never_keeps_a_writer_out(tmp_path):
 def test_experiment_file_is_plain_json(tmp_path):
     Table(tmp_path).note(runs=3)
     assert json.loads((tmp_path / "experiment.json").read_text()) == {"runs": 3}
+
+
+def test_rows_of_one_run_and_step_count_once(tmp_path):
+    table = Table(tmp_path / "out")
+    table.append(pd.DataFrame({"run": ["a", "a"], "step": [1, 2], "score": [0.1, 0.2]}))
+    table.append(pd.DataFrame({"run": ["a"], "step": [1], "score": [0.7]}))
+    rows = table.read()
+    assert rows[["run", "step", "score"]].to_numpy().tolist() == [["a", 1, 0.1], ["a", 2, 0.2]], (
+        "the larger part counts"
+    )
