@@ -49,6 +49,8 @@ def _on_terminal() -> bool:
 
 def duration(seconds: float) -> str:
     """Seconds in words: the two largest units. `templates/watch.html` has the same function in JavaScript."""
+    if not math.isfinite(seconds):
+        return "unknown"
     if seconds < 1:
         return f"{round(max(seconds, 0.0), 1):g} s"
     minutes, seconds = divmod(round(seconds), 60)

@@ -24,6 +24,7 @@ import pandas as pd
 
 from recombine.basics.console import ProgressBar, print_line, say
 from recombine.basics.errors import InputError, require
+from recombine.basics.moved_modules import MOVED
 from recombine.basics.version import PACKAGE
 from recombine.storage.table import Table
 from recombine.sweeps.code_hash import of_files
@@ -150,10 +151,12 @@ def code_of(path: Path) -> str:
     """A hash of the code that a computed experiment depends on: its own file, the probe's, ours that results depend on,
     and the helpers beside our experiments, where it names one of them."""
     text = path.read_text()
+    for old, homes in MOVED.items():  # a user's file may still import by an old name
+        text = text.replace(f"recombine.{old}", f"recombine.{homes[0]}")
     helpers = [file for file in (PACKAGE / "experiments").rglob("*.py") if _is_helper(file)]
     folders = {file.parent for file in helpers if _helper_name(file) in text}
     named = [file for file in helpers if file.parent in folders]
-    return of_files([*PACKAGE.glob("probe/*.py"), *named, path])
+    return of_files([*PACKAGE.glob("probe/*.py"), PACKAGE / "basics" / "statistics.py", *named, path])
 
 
 def _is_helper(file: Path) -> bool:

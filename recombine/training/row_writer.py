@@ -139,6 +139,8 @@ def hold(table: Table, stack: contextlib.ExitStack) -> InputError | None:
         stack.enter_context(table.held())
     except InputError as error:
         return error
+    except OSError as error:
+        return InputError(f"cannot write to {table.path} ({_reason(error)}): name another --out")
     with contextlib.suppress(OSError, InputError):  # a disk that is nearly full, a damaged part: later, then
         table.compact()
     return None

@@ -27,11 +27,12 @@ from recombine.training.executors import remote
 from recombine.training.fitted import Fitted
 from recombine.training.progress import Display, expected_seconds
 from recombine.training.row_writer import Writer, hold
-from recombine.training.task_sampler import Splits
+from recombine.training.task_sampler import Splits, split_bytes
 from recombine.training.validation import check_runs
 
 MAX_WIDTH_GPU = 64  # enough to fill the device at any size (docs/results/bench.md); halved where memory is short
 Mirror = Callable[[pd.DataFrame], None]
+MAX_SPLIT_BYTES = 2**28  # splits of all runs that are kept while a sweep trains
 OpenExecutor = Callable[[], contextlib.AbstractContextManager[Executor | None]]
 
 
@@ -102,6 +103,7 @@ def complete(
     """
     require(len(runs) > 0, "there are no runs to train")
     require(all(isinstance(run, Run) for run in runs), "train takes a Run or a list of Run")
+    require(max_width is None or max_width >= 1, f"max_width must be at least 1, got {max_width}")
     with contextlib.ExitStack() as stack:
         splits = executor = None
         new = table is None or not table.path.exists()
@@ -131,7 +133,9 @@ def complete(
             _reused([run for run in runs if identity(run) in plan.written], plan, writer, display)
         writer.tidy()
         plan = plan._replace(rows=pd.DataFrame())  # they may be large, and training takes long
-        _record(plan, splits or {}, keep, executor, writer, display)
+        if executor is not None or split_bytes(splits or {}) > MAX_SPLIT_BYTES:
+            splits = None  # each chunk splits its own tasks again, where it is trained
+        _record(plan, splits, keep, executor, writer, display)
     rows = _ordered(writer.rows(), runs)
     missing = len(names - set(rows["run"]))
     told = "" if table is None else table.path
@@ -188,7 +192,7 @@ def _folder(keep: str | Path) -> Path:
 
 
 def _record(
-    plan: Plan, splits: Splits, keep: Path | None, executor: Executor | None, writer: Writer, display: Display
+    plan: Plan, splits: Splits | None, keep: Path | None, executor: Executor | None, writer: Writer, display: Display
 ) -> None:
     """Write the rows of chunks as they come; what fails is told at the end, so that the rest is written first."""
     failed: list[tuple[Chunk, Exception]] = []
@@ -210,7 +214,7 @@ def _record(
 
 def _outcomes(
     chunks: list[Chunk],
-    splits: Splits,
+    splits: Splits | None,
     keep: Path | None,
     executor: Executor | None,
     folder: Path | None,
@@ -260,7 +264,7 @@ def _ordered(rows: pd.DataFrame, runs: list[Run]) -> pd.DataFrame:
     return rows.iloc[order].reset_index(drop=True)
 
 
-def _prepared(chunks: list[Chunk], splits: Splits) -> Iterator[tuple[Chunk, Future[trainer.Ready] | None]]:
+def _prepared(chunks: list[Chunk], splits: Splits | None) -> Iterator[tuple[Chunk, Future[trainer.Ready] | None]]:
     """The chunks in order, each structure's program compiled before, while earlier ones train."""
     num_compilers = device.num_compilers()
     pool = concurrent.futures.ThreadPoolExecutor(num_compilers)

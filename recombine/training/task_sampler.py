@@ -103,6 +103,11 @@ def split_all(runs: Iterable[Run]) -> Splits:
     return {key: make_split(run, modules[run.family]) for key, run in kinds.items()}
 
 
+def split_bytes(splits: Splits) -> int:
+    """The memory that splits take."""
+    return sum(split.order.nbytes for split, _ in splits.values())
+
+
 def make_split(run: Run, modules: np.ndarray) -> tuple[Split, dict[str, Any]]:
     """Split a run's table of tasks, and tell what the split really is."""
     rng = generator(run.seed, "support")

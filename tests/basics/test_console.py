@@ -206,3 +206,7 @@ def test_the_bar_is_imported_only_when_it_is_drawn():
     )
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "recombine: hello\n")
+
+
+def test_a_duration_that_is_not_known_is_said_so():
+    assert {console.duration(value) for value in (float("nan"), float("inf"))} == {"unknown"}

@@ -20,11 +20,12 @@ import dataclasses
 from recombine.core import Batch, InputError, Knob, check, generator, stream
 from recombine import figure
 from recombine.experiments import decodability
-from recombine.theory import theorem_31
+from recombine.theory import attack, theorem_31
 from recombine.families.hyperteacher import Hyperteacher
 from recombine.recipe import Fast, Paper
 from recombine.run import Run, sweep
 import recombine as rc
+assert theorem_31.__name__ == "recombine.experiments.theory._theorem_31"
 assert rc.Hyperteacher is Hyperteacher and rc.Run is Run and rc.Fast is Fast and rc.InputError is InputError
 assert isinstance(Run().family, Hyperteacher) and figure.COLOURS
 try:

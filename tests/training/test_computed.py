@@ -195,11 +195,12 @@ def test_helpers_that_an_experiment_names_belong_to_its_code(tmp_path, monkeypat
     for text, helpers in (
         ("from recombine.experiments.limits._images import unet", {"_images"}),
         ("from recombine.experiments.theory import _theorem_41", {"_theorem_31", "_theorem_41", "theory"}),
+        ("import recombine.images", {"_images"}),
         ("a = 1", set()),
     ):
         path = tmp_path / "mine.py"
         path.write_text(text)
-        assert set(computed.code_of(path).split()) == {"probe", tmp_path.name} | helpers
+        assert set(computed.code_of(path).split()) == {"probe", "basics", tmp_path.name} | helpers
     for name, helper in (("diffusion_concepts", "_images"), ("instructions", "_instructions")):
         assert helper in computed.code_of(Path(catalogue.experiment(name).__file__)).split()
 

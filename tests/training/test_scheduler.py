@@ -413,3 +413,20 @@ def test_tasks_are_split_once_from_the_check_to_the_program(monkeypatch):
     split.clear()
     rc.fit(TINY)
     assert split == {0: 1}
+
+
+def test_what_is_refused_leaves_no_folder_and_no_note(tmp_path):
+    def refused():
+        raise rc.InputError("no such machine")
+
+    with pytest.raises(rc.InputError, match="max_width"):
+        rc.train(TINY, tmp_path / "out", max_width=0)
+    with pytest.raises(rc.InputError, match="no such machine"):
+        scheduler.complete([TINY], Table(tmp_path / "out"), open_executor=refused, about={})
+    assert not list(tmp_path.iterdir())
+    rc.train(TINY, tmp_path / "out")
+    meta = Table(tmp_path / "out").meta()
+    more = rc.sweep(TINY, seed=range(2))
+    with pytest.raises(rc.InputError, match="no such machine"):
+        scheduler.complete(more, Table(tmp_path / "out"), open_executor=refused, about={"command": "another"})
+    assert Table(tmp_path / "out").meta() == meta
