@@ -122,8 +122,8 @@ class Finder(MetaPathFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Give it the names of the new ones, and say so."""
         homes = homes_of(module.__name__)
-        told = f"{module.__name__} is now {' and '.join(homes)}; the old name ends with the next release"
-        warnings.warn(told, FutureWarning, stacklevel=2)
+        message = f"{module.__name__} is now {' and '.join(homes)}; the old name ends with the next release"
+        warnings.warn(message, FutureWarning, stacklevel=2)
         modules = [importlib.import_module(home) for home in homes]
         if module.__name__ == "recombine.theory":
             return  # a stand-in without names of its own: its new place has experiments of the same names

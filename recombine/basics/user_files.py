@@ -11,7 +11,7 @@ from recombine.basics.errors import InputError
 
 
 def load(path: Path) -> ModuleType:
-    """Import a user's file; whatever goes wrong in it is told in one line."""
+    """Import a user's file; an error in it becomes one line."""
     try:
         found = path.is_file()
     except (OSError, ValueError):  # a name that is too long for the system, or holds what it does not allow
@@ -43,8 +43,8 @@ def where(error: BaseException, path: Path) -> str:
         if Path(trace.tb_frame.f_code.co_filename).name == path.name:
             line = trace.tb_lineno
         trace = trace.tb_next
-    told = str(error)
+    text = str(error)
     if isinstance(error, SyntaxError) and Path(error.filename or "").name == path.name:
-        told = error.msg  # without the file and the line, which are told anyway
-    message = " ".join(told.split()) or "no message"
+        text = error.msg  # without the file and the line, which are given anyway
+    message = " ".join(text.split()) or "no message"
     return f"{type(error).__name__}: {message}" + (f" (line {line})" if line else "")

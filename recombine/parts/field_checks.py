@@ -53,9 +53,9 @@ def check(part: Any, **least: float) -> None:
     says so, which keeps equal parts equal and hashable.
     """
     for name, hint in hints(type(part)).items():
-        told, value = f"{type(part).__name__}.{name}", _tidy(getattr(part, name), hint)
-        require(_fits(value, hint), f"{told} must be {spell(hint)}, got {_shown(getattr(part, name))}")
-        require(_in_range(value), f"{told} must be below 2**63, or below 3.4e38 as a float, got {_shown(value)}")
+        field, value = f"{type(part).__name__}.{name}", _tidy(getattr(part, name), hint)
+        require(_fits(value, hint), f"{field} must be {spell(hint)}, got {_shown(getattr(part, name))}")
+        require(_in_range(value), f"{field} must be below 2**63, or below 3.4e38 as a float, got {_shown(value)}")
         object.__setattr__(part, name, value)
     for name, bound in least.items():
         value = getattr(part, name)
@@ -64,8 +64,8 @@ def check(part: Any, **least: float) -> None:
 
 def check_layers(part: Any, num_layers: int) -> None:
     """Raise an `InputError` where a part has more layers than can be compiled in reasonable time."""
-    told = f"{type(part).__name__} with {num_layers} layers would take too long to compile: use at most {MAX_LAYERS}"
-    require(num_layers <= MAX_LAYERS, told)
+    message = f"{type(part).__name__} with {num_layers} layers would take too long to compile: use at most {MAX_LAYERS}"
+    require(num_layers <= MAX_LAYERS, message)
 
 
 def spell(hint: Any) -> str:

@@ -145,7 +145,7 @@ class Recipe(Protocol):
     def optimiser(self, num_steps: int) -> Any: ...
 
 
-# What tells the kinds of parts apart: the methods that only this kind has. A model is what has nothing but `init`.
+# What distinguishes the kinds of parts: the methods that only this kind has. A model is what has nothing but `init`.
 MARKS = {
     "family": ("sample", "score", "tasks"),
     "support": ("parts",),

@@ -138,8 +138,8 @@ def complete(
         _record(plan, splits, keep, executor, writer, display)
     rows = _ordered(writer.rows(), runs)
     missing = len(names - set(rows["run"]))
-    told = "" if table is None else table.path
-    require(missing == 0, f"{missing} runs are not in {told}: it was changed meanwhile; run the same command again")
+    place = "" if table is None else table.path
+    require(missing == 0, f"{missing} runs are not in {place}: it was changed meanwhile; run the same command again")
     return Outcome(rows, len(names - plan.finished))
 
 
@@ -147,8 +147,8 @@ def finished(runs: list[Run], table: Table) -> pd.DataFrame:
     """The rows of those of these runs that are finished in a table; nothing is trained."""
     rows = table.read()
     rows = _ordered(rows, runs) if len(rows) else rows
-    told = f"none of the {len(runs)} runs is finished in {table.path}: leave out --finished to train them"
-    require(len(rows) > 0, told)
+    message = f"none of the {len(runs)} runs is finished in {table.path}: leave out --finished to train them"
+    require(len(rows) > 0, message)
     return rows
 
 
@@ -194,7 +194,7 @@ def _folder(keep: str | Path) -> Path:
 def _record(
     plan: Plan, splits: Splits | None, keep: Path | None, executor: Executor | None, writer: Writer, display: Display
 ) -> None:
-    """Write the rows of chunks as they come; what fails is told at the end, so that the rest is written first."""
+    """Write the rows of chunks as they come; errors are raised at the end, so that the rest is written first."""
     failed: list[tuple[Chunk, Exception]] = []
     with writer.writing(display.note):
         for chunk, outcome in _outcomes(plan.chunks, splits, keep, executor, writer.checkpoints, display.update):

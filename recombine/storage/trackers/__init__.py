@@ -1,8 +1,9 @@
 """Copies of finished runs in W&B, TensorBoard and MLflow, for those who compare their runs there (`--log`).
 
-The table stays what counts: a mirror is written after it, by a thread of its own, and one that fails is told once and
-left out. A run is copied under its hash; copied again, it takes the place of its earlier copy. What stays the same
-during a run (its fields, its support, `meta/`) is its configuration there, every other number a metric at its step.
+The table stays what counts: a mirror is written after it, by a thread of its own, and one that fails is reported once
+and left out. A run is copied under its hash; copied again, it takes the place of its earlier copy. What stays the
+same during a run (its fields, its support, `meta/`) is its configuration there, every other number a metric at its
+step.
 """
 
 import contextlib

@@ -77,8 +77,8 @@ class Processes(Executor):
             self._renew(pool)
             self._send(future, call, num_again + 1)
         elif isinstance(error, concurrent.futures.BrokenExecutor) and not self.ended:
-            told = f"its process died {num_again + 1} times, for lack of memory perhaps: use fewer processes"
-            future.set_exception(InputError(told))
+            message = f"its process died {num_again + 1} times, for lack of memory perhaps: use fewer processes"
+            future.set_exception(InputError(message))
         elif error is not None:
             future.set_exception(error)
         else:
