@@ -17,7 +17,7 @@ if not WORKER:
     os.environ["RECOMBINE_CACHE"] = tempfile.mkdtemp(prefix="recombine-tests-")
     atexit.register(shutil.rmtree, os.environ["RECOMBINE_CACHE"], ignore_errors=True)
 elif hasattr(os, "sched_setaffinity"):
-    # Workers divide the cores: on a shared core, two thread pools that wait for each other are several times slower.
+    # Workers divide the cores, as worker processes of a sweep do: their thread pools do not compete.
     cores = sorted(os.sched_getaffinity(0))
     workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     if 1 < workers <= len(cores):
