@@ -44,7 +44,9 @@ def runs(scale):
 """
 
 
-def survive(folder: Path, kills: int, sweep: str, delay: float = 2, tell: Any = print) -> dict[str, Any]:
+def survive(
+    folder: Path, kills: int, sweep: str, delay: float = 2, tell: Any = print
+) -> dict[str, Any]:
     """Kill a sweep so many times, let it finish, compare it with one that was left alone; the counts.
 
     A sweep that is over before all kills are done is begun once more, in a new folder.
@@ -58,16 +60,24 @@ def survive(folder: Path, kills: int, sweep: str, delay: float = 2, tell: Any = 
         counts["sweeps"] += 1
         out = folder / f"killed-{counts['sweeps']}"
         while True:
-            kind = min(("random", "writing"), key=lambda kind: counts[kind]) if counts["kills"] < kills else "never"
+            kind = (
+                min(("random", "writing"), key=lambda kind: counts[kind])
+                if counts["kills"] < kills
+                else "never"
+            )
             process = _start(experiment, out)
-            hit = _kill(process, kind, out, rng.uniform(0, delay), rng.choice(["rows", "checkpoints", ""]))
+            hit = _kill(
+                process, kind, out, rng.uniform(0, delay), rng.choice(["rows", "checkpoints", ""])
+            )
             if hit is None:
                 break
             finished = len(Table(out).finished())
             counts.update(["kills", hit, *(["writing"] if hit != "random" else [])])
             counts["with_rows"] += finished > 0
             counts["resumed"] += any(out.glob("checkpoints/*.eqx"))
-            tell(f"{counts['kills']} kills, the last at {hit}, {finished} runs finished in sweep {counts['sweeps']}")
+            tell(
+                f"{counts['kills']} kills, the last at {hit}, {finished} runs finished in sweep {counts['sweeps']}"
+            )
         counts.update(_compared(whole, out))
     return dict(counts)
 
@@ -75,13 +85,26 @@ def survive(folder: Path, kills: int, sweep: str, delay: float = 2, tell: Any = 
 def _start(experiment: Path, out: Path) -> subprocess.Popen:
     environment = {"RECOMBINE_CHECKPOINT": "0.2"} | os.environ
     if not out.exists():
-        Table(out).note(max_width=4)  # runs in a chunk: what was begun with a width is finished with it
-    command = [sys.executable, "-m", "recombine", "run", str(experiment), "--out", str(out), "--json"]
+        Table(out).note(
+            max_width=4
+        )  # runs in a chunk: what was begun with a width is finished with it
+    command = [
+        sys.executable,
+        "-m",
+        "recombine",
+        "run",
+        str(experiment),
+        "--out",
+        str(out),
+        "--json",
+    ]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     return subprocess.Popen(command, env=environment, start_new_session=True, **quiet)
 
 
-def _kill(process: subprocess.Popen, kind: str, out: Path, seconds: float, target: str) -> str | None:
+def _kill(
+    process: subprocess.Popen, kind: str, out: Path, seconds: float, target: str
+) -> str | None:
     """Kill a process some seconds after it began to train, or then in the middle of its next writing (of one kind of
     file, if one comes within two seconds); what it was doing, or None if it had finished."""
     begun = None
@@ -89,7 +112,11 @@ def _kill(process: subprocess.Popen, kind: str, out: Path, seconds: float, targe
         if begun is None and _trains(process, out):
             begun = time.perf_counter()
         waited = 0 if begun is None or kind == "never" else time.perf_counter() - begun - seconds
-        unfinished = _unfinished(out, *([target] if waited < 2 else ["rows", "checkpoints", ""])) if waited > 0 else ""
+        unfinished = (
+            _unfinished(out, *([target] if waited < 2 else ["rows", "checkpoints", ""]))
+            if waited > 0
+            else ""
+        )
         if waited > 0 and (kind == "random" or unfinished):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -103,7 +130,10 @@ def _trains(process: subprocess.Popen, out: Path) -> bool:
     if (holder(out) or {}).get("pid") != process.pid:
         return False
     told = status.read(out) or {"now": []}
-    return any(chunk["phase"] != "compiling" for chunk in told["now"]) and (out / status.NAME).stat().st_mtime > 0
+    return (
+        any(chunk["phase"] != "compiling" for chunk in told["now"])
+        and (out / status.NAME).stat().st_mtime > 0
+    )
 
 
 def _unfinished(out: Path, *targets: str) -> str:
@@ -117,9 +147,15 @@ def _compared(whole: Path, killed: Path) -> dict[str, int]:
     expected, found = (Table(path).read() for path in (whole, killed))
     numbers = [name for name in expected if not name.startswith("meta/")]
     keys = [set(zip(rows["run"], rows["step"], strict=True)) for rows in (expected, found)]
-    raw = pd.concat([pd.read_parquet(part) for part in sorted((killed / "rows").glob("part-*.parquet"))])
+    raw = pd.concat(
+        [pd.read_parquet(part) for part in sorted((killed / "rows").glob("part-*.parquet"))]
+    )
     same = len(keys[0] ^ keys[1]) == 0 and expected[numbers].equals(found[numbers])
-    left = [path.name for path in killed.rglob("*") if path.name.endswith(".tmp") or path.name == "checkpoints"]
+    left = [
+        path.name
+        for path in killed.rglob("*")
+        if path.name.endswith(".tmp") or path.name == "checkpoints"
+    ]
     return {
         "rows_expected": len(expected),
         "rows_lost": len(keys[0] - keys[1]),
@@ -135,12 +171,21 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--seeds", type=int, default=16)
-    parser.add_argument("--delay", type=float, default=2, help="the longest time from the start of training to a kill")
+    parser.add_argument(
+        "--delay",
+        type=float,
+        default=2,
+        help="the longest time from the start of training to a kill",
+    )
     parser.add_argument("--sweep", type=Path, help="an experiment file of your own")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        sweep = given.sweep.read_text() if given.sweep else SWEEP.format(num_steps=given.steps, num_seeds=given.seeds)
+        sweep = (
+            given.sweep.read_text()
+            if given.sweep
+            else SWEEP.format(num_steps=given.steps, num_seeds=given.seeds)
+        )
         counts = survive(Path(folder), given.kills, sweep, given.delay)
     print(json.dumps(counts))
     if given.out is not None:

@@ -24,7 +24,9 @@ DRAW = """([{data, layout}, width]) => {
 
 def figures(results: Path) -> dict[Path, str]:
     """The pictures that there should be, with their figures."""
-    names = [name for name in catalogue.experiment_names() if (results / f"{name}.parquet").exists()]
+    names = [
+        name for name in catalogue.experiment_names() if (results / f"{name}.parquet").exists()
+    ]
     return {
         results / f"{name}-{figure}.svg": text
         for name in names
@@ -35,12 +37,20 @@ def figures(results: Path) -> dict[Path, str]:
 def smaller(svg: str) -> str:
     """The same picture in fewer characters: nothing refers to classes, and two decimals are enough for pixels."""
     svg = re.sub(r' (class|data-[\w-]+)="[^"]*"| style=""', "", svg)
-    return re.sub(r'="[^"]*"', lambda value: re.sub(r"\d+\.\d{3,}", lambda n: f"{float(n[0]):.2f}", value[0]), svg)
+    return re.sub(
+        r'="[^"]*"',
+        lambda value: re.sub(r"\d+\.\d{3,}", lambda n: f"{float(n[0]):.2f}", value[0]),
+        svg,
+    )
 
 
 def draw(wanted: dict[Path, str]) -> None:
     """Draw these figures into these files."""
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    found = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         page = browser.new_page()
@@ -56,6 +66,10 @@ if __name__ == "__main__":
     wanted = figures(RESULTS)
     for stale in set(RESULTS.glob("*.svg")) - set(wanted):
         stale.unlink()
-    left = {path: text for path, text in wanted.items() if not path.exists() or mark(text) not in path.read_text()}
+    left = {
+        path: text
+        for path, text in wanted.items()
+        if not path.exists() or mark(text) not in path.read_text()
+    }
     if left:
         draw(left)

@@ -26,13 +26,18 @@ COLUMNS = {
 
 def measured() -> dict:
     """The runs of the 4x1024 MLP, rounded to what matters."""
-    rows = pd.concat([last(Table(RESULTS / name).read()) for name in TABLES if (RESULTS / name).exists()])
+    rows = pd.concat(
+        [last(Table(RESULTS / name).read()) for name in TABLES if (RESULTS / name).exists()]
+    )
     rows = rows[rows["model.widths"] == STUDENT].drop_duplicates("run").rename(columns=COLUMNS)
     rows = rows[[*COLUMNS.values()]].sort_values([*COLUMNS.values()])
     return {
         "student": f"MLP {STUDENT} on a hyperteacher, random or balanced supports, {RECIPE}",
         "columns": list(rows),
-        "runs": [[int(m), int(k), int(seed), int(n), round(float(r2), 5)] for m, k, seed, n, r2 in rows.to_numpy()],
+        "runs": [
+            [int(m), int(k), int(seed), int(n), round(float(r2), 5)]
+            for m, k, seed, n, r2 in rows.to_numpy()
+        ],
     }
 
 

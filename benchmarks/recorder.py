@@ -20,7 +20,9 @@ from torch import nn
 from recombine.probe import Recorder
 
 REPEATS = 15
-BATCHES = 16 if torch.cuda.is_available() else 4  # of a recording: what begins one is shared by them
+BATCHES = (
+    16 if torch.cuda.is_available() else 4
+)  # of a recording: what begins one is shared by them
 
 
 def main(width: int = 384, num_blocks: int = 6, num_tokens: int = 64, batch: int = 16) -> None:
@@ -28,13 +30,21 @@ def main(width: int = 384, num_blocks: int = 6, num_tokens: int = 64, batch: int
     torch.set_num_threads(1)
     torch.manual_seed(0)
     torch.backends.mha.set_fastpath_enabled(False)
-    print(torch.cuda.get_device_name() if device == "cuda" else "one core", "torch", torch.__version__)
-    layer = nn.TransformerEncoderLayer(width, width // 64, 4 * width, batch_first=True, norm_first=True)
+    print(
+        torch.cuda.get_device_name() if device == "cuda" else "one core", "torch", torch.__version__
+    )
+    layer = nn.TransformerEncoderLayer(
+        width, width // 64, 4 * width, batch_first=True, norm_first=True
+    )
     transformer = nn.TransformerEncoder(layer, num_blocks, enable_nested_tensor=False)
     print(f"transformer, {num_blocks} blocks of {width}, batches of {batch} x {num_tokens} tokens:")
-    compare(transformer.to(device), "layers.*", torch.randn(batch, num_tokens, width, device=device))
+    compare(
+        transformer.to(device), "layers.*", torch.randn(batch, num_tokens, width, device=device)
+    )
     for narrow in (width, width // 2):
-        dense = nn.Sequential(*(nn.Sequential(nn.Linear(narrow, narrow), nn.ReLU()) for _ in range(num_blocks)))
+        dense = nn.Sequential(
+            *(nn.Sequential(nn.Linear(narrow, narrow), nn.ReLU()) for _ in range(num_blocks))
+        )
         print(f"dense, {num_blocks} layers of {narrow}, batches of {batch * num_tokens} samples:")
         compare(dense.to(device), "*", torch.randn(batch * num_tokens, narrow, device=device))
 

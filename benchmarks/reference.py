@@ -29,7 +29,10 @@ def measured() -> dict:
             "runs": len(group),
             "seen": round(float(group["seen"].mean()), 5),
             "test": round(float(group["test"].mean()), 5),
-            **{name: {layer: round(value, 5) for layer, value in of.items()} for name, of in layers.items()},
+            **{
+                name: {layer: round(value, 5) for layer, value in of.items()}
+                for name, of in layers.items()
+            },
         }
     return found
 

@@ -40,7 +40,9 @@ def main(out: Path) -> None:
     with opened("slurm", "partition=bench,cpus_per_task=1,timeout_min=10", out) as executor:
         threading.Thread(target=cancel_one, daemon=True).start()
         rows = rc.train(runs, out, executor=executor, max_width=2)
-    print(f"{rows['run'].nunique()} runs, {len(rows)} rows from Slurm in {time.perf_counter() - clock:.1f} s")
+    print(
+        f"{rows['run'].nunique()} runs, {len(rows)} rows from Slurm in {time.perf_counter() - clock:.1f} s"
+    )
     here = rc.train(runs, max_width=2)
     pd.testing.assert_frame_equal(numbers(rows), numbers(here), check_exact=True)
     print("equal, bit for bit, to the rows trained here")

@@ -25,7 +25,9 @@ def command() -> None:
             raise
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(130)  # XLA may still compile in a thread, which an orderly exit would pull the ground from under
+        os._exit(
+            130
+        )  # XLA may still compile in a thread, which an orderly exit would pull the ground from under
 
 
 if __name__ == "__main__":

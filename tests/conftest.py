@@ -49,7 +49,11 @@ for protocol in (
     typing.runtime_checkable(protocol)
 
 
-SLOW = {line for line in (Path(__file__).parent / "slow.txt").read_text().splitlines() if not line.startswith("#")}
+SLOW = {
+    line
+    for line in (Path(__file__).parent / "slow.txt").read_text().splitlines()
+    if not line.startswith("#")
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -79,8 +83,14 @@ def call(monkeypatch, tmp_path, capsys):
 @pytest.fixture(scope="module")
 def chromium():
     """A real browser; without one, its tests are skipped with a reason."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
-    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    sync_api = pytest.importorskip(
+        "playwright.sync_api", reason="the browser tests need playwright"
+    )
+    found = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     if found is None:
         pytest.skip("the browser tests need a chromium executable on the PATH, and there is none")
     with sync_api.sync_playwright() as playwright:

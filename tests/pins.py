@@ -38,7 +38,9 @@ def identities() -> dict[str, str]:
             except rc.InputError:  # it needs a model of the user's
                 found[f"{name} {scale}"] = "refused"
                 continue
-            names = [Cell(name, one).name if isinstance(one, dict) else identity(one) for one in listed]
+            names = [
+                Cell(name, one).name if isinstance(one, dict) else identity(one) for one in listed
+            ]
             digest = hashlib.sha256(" ".join(names).encode()).hexdigest()[:16]
             found[f"{name} {scale}"] = f"{len(names)} {digest}"
     return found
@@ -48,14 +50,22 @@ def verdicts(found: pd.DataFrame) -> dict[str, Any]:
     """Every claim of a ledger: its measured value, interval and verdict."""
     lines = found.to_dict("records")
     return {
-        f"{line['experiment']}: {line['name']}": [_number(line["measured"]), _interval(line), line["verdict"]]
+        f"{line['experiment']}: {line['name']}": [
+            _number(line["measured"]),
+            _interval(line),
+            line["verdict"],
+        ]
         for line in lines
     }
 
 
 def public_names() -> dict[str, list[str]]:
     """What users write: names of the library, its two instruments, commands, experiments, and columns of one sweep."""
-    commands = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
+    commands = [
+        command.name or command.callback.__name__
+        for command in app.registered_commands
+        if command.callback
+    ]
     rows = rc.train(rc.Run(model=rc.MLP((8, 8)), num_steps=2, num_evals=1), progress=False)
     return {
         "recombine": sorted(set(dir(rc))),

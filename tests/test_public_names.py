@@ -27,7 +27,9 @@ rc.Transformr
 
 def test_stub_is_up_to_date():
     committed = public_names.STUB.read_text()
-    assert committed == public_names.stub(), "the stub is out of date: run python benchmarks/public_names.py"
+    assert committed == public_names.stub(), (
+        "the stub is out of date: run python benchmarks/public_names.py"
+    )
 
 
 def test_stub_has_every_public_name_and_its_module():
@@ -35,20 +37,28 @@ def test_stub_has_every_public_name_and_its_module():
     for statement in ast.parse(public_names.STUB.read_text()).body:
         if isinstance(statement, ast.ImportFrom):
             for alias in statement.names:
-                assert alias.asname == alias.name, f"{alias.name} needs `as {alias.name}`: without it, it is private"
+                assert alias.asname == alias.name, (
+                    f"{alias.name} needs `as {alias.name}`: without it, it is private"
+                )
                 modules[alias.name] = statement.module
     assert {*modules, "__version__"} == set(dir(rc))
     for name, module in modules.items():
         assert getattr(importlib.import_module(module), name) is getattr(rc, name)
 
 
-@pytest.mark.skipif(not PYRIGHT.exists(), reason=f"needs pyright beside the Python that runs the tests: {PYRIGHT}")
+@pytest.mark.skipif(
+    not PYRIGHT.exists(), reason=f"needs pyright beside the Python that runs the tests: {PYRIGHT}"
+)
 def test_pyright_knows_the_types_and_reports_mistakes(tmp_path):
     (tmp_path / "user.py").write_text(USER_FILE)
-    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"include": ["user.py"], "extraPaths": [str(ROOT)]}))
+    (tmp_path / "pyrightconfig.json").write_text(
+        json.dumps({"include": ["user.py"], "extraPaths": [str(ROOT)]})
+    )
     command = [PYRIGHT, "--outputjson", "--pythonpath", sys.executable]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode in (0, 1), done.stdout + done.stderr  # 0: nothing to report, 1: mistakes in user.py
+    assert done.returncode in (0, 1), (
+        done.stdout + done.stderr
+    )  # 0: nothing to report, 1: mistakes in user.py
     reports = json.loads(done.stdout)["generalDiagnostics"]
     assert [(report["severity"], report["message"]) for report in reports] == [
         ("information", 'Type of "rc.Run()" is "Run"'),

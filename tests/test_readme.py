@@ -17,7 +17,9 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 def shorter(run: rc.Run) -> rc.Run:
     probe = rc.LinearDecodability(num_fit=32, num_seen=32, num_test=32)
-    return dataclasses.replace(run, num_steps=4, num_tasks=8, num_eval_tasks=16, diagnostics=(probe,))
+    return dataclasses.replace(
+        run, num_steps=4, num_tasks=8, num_eval_tasks=16, diagnostics=(probe,)
+    )
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=range(len(EXAMPLES)))
@@ -25,11 +27,17 @@ def test_example(example, monkeypatch, tmp_path, capsys):
     if "torch" in example or "Diffusion" in example:
         torch = pytest.importorskip("torch", reason="this example needs the extra torch")
         pytest.importorskip("diffusers", reason="this example needs the extra torch")
-        torch.set_num_threads(1)  # threads of a tiny network wait for each other longer than they work
+        torch.set_num_threads(
+            1
+        )  # threads of a tiny network wait for each other longer than they work
     monkeypatch.chdir(tmp_path)
     train, fit, names = scheduler.train, scheduler.fit, {}
-    monkeypatch.setattr(scheduler, "train", lambda runs, out=None: train(list(map(shorter, runs)), out))
-    monkeypatch.setattr(scheduler, "fit", lambda run: dataclasses.replace(fit(shorter(run)), run=run))
+    monkeypatch.setattr(
+        scheduler, "train", lambda runs, out=None: train(list(map(shorter, runs)), out)
+    )
+    monkeypatch.setattr(
+        scheduler, "fit", lambda run: dataclasses.replace(fit(shorter(run)), run=run)
+    )
     exec(compile(example, "README.md", "exec"), names)
     if "rc." in example:
         assert names["rows"]["test/loss"].notna().all()

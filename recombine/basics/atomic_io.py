@@ -16,7 +16,9 @@ from recombine.basics.errors import InputError
 
 try:
     import fcntl
-except ImportError:  # not on Windows: there, two processes are not kept apart, and equal rows are dropped on reading
+except (
+    ImportError
+):  # not on Windows: there, two processes are not kept apart, and equal rows are dropped on reading
     fcntl = None
 
 
@@ -45,7 +47,9 @@ def replace(path: Path, data: bytes) -> Path:
 
 def temporary(path: Path) -> Path:
     """A name that nobody else uses, for a file while it is not finished."""
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex}.{os.getpid()}@{socket.gethostname()}.tmp")
+    return path.with_name(
+        f".{path.name}.{uuid.uuid4().hex}.{os.getpid()}@{socket.gethostname()}.tmp"
+    )
 
 
 def sweep_up(*folders: Path) -> None:
@@ -75,7 +79,9 @@ def held(place: Path) -> Iterator[None]:
     try:
         file = _acquire(place)
     except OSError as error:
-        raise InputError(f"cannot write to {place} ({error.strerror}): name another --out") from error
+        raise InputError(
+            f"cannot write to {place} ({error.strerror}): name another --out"
+        ) from error
     _held.add(file)
     try:
         yield
@@ -83,7 +89,9 @@ def held(place: Path) -> Iterator[None]:
         _held.discard(file)
         if file is not None:
             with contextlib.suppress(OSError):
-                _lock_of(place).unlink(missing_ok=True)  # first, so that nobody waits for a file that is gone
+                _lock_of(place).unlink(
+                    missing_ok=True
+                )  # first, so that nobody waits for a file that is gone
             os.close(file)
 
 
@@ -119,7 +127,9 @@ def _acquire(place: Path) -> int | None:
         return None
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        if not any(_taken(file) or time.sleep(0.02) for _ in range(10)):  # who only asks holds it for a moment
+        if not any(
+            _taken(file) or time.sleep(0.02) for _ in range(10)
+        ):  # who only asks holds it for a moment
             who = _who(file)
             os.close(file)
             raise InputError(

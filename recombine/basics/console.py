@@ -120,24 +120,34 @@ class ProgressBar:
     def fill(self) -> None:
         """Show on a terminal that all is done."""
         if self.bar is not None:
-            self.bar.update(self.bar.task_ids[0], completed=self.total, beside=self._beside(self.total or 0))
+            self.bar.update(
+                self.bar.task_ids[0], completed=self.total, beside=self._beside(self.total or 0)
+            )
 
     def _draw(self, text: str, done: float) -> None:
         bar = self.bar or self._start_bar(text)
         beside = self._beside(done)
-        bar.update(bar.task_ids[0], description=text, total=self.total, completed=done, beside=beside)
+        bar.update(
+            bar.task_ids[0], description=text, total=self.total, completed=done, beside=beside
+        )
         if self.transient:  # it may be gone before rich draws it by itself, ten times a second
             bar.refresh()
 
     def _start_bar(self, text: str) -> Any:
         from rich.errors import LiveError
-        from rich.progress import BarColumn, Progress, TextColumn  # slow to import, and --help does without
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            TextColumn,
+        )  # slow to import, and --help does without
 
         left = TextColumn("{task.description}", markup=False)
         right = TextColumn("{task.fields[beside]}", markup=False)
         self.bar = Progress(left, BarColumn(), right, console=_stderr(), transient=self.transient)
         self.bar.add_task(text, total=self.total, beside="")
-        with contextlib.suppress(LiveError):  # before rich 14.1 a bar inside another one cannot be drawn
+        with contextlib.suppress(
+            LiveError
+        ):  # before rich 14.1 a bar inside another one cannot be drawn
             self.bar.start()
             _drawn.append(self)
         return self.bar

@@ -26,7 +26,13 @@ MOVED: dict[str, tuple[str, ...]] = {
     "closure": ("sweeps.closure",),
     "conditions": ("parts.conditions",),
     "contracts": ("training.contracts",),
-    "core": ("parts.protocols", "basics.errors", "parts.field_checks", "basics.random_streams", "parts.prng"),
+    "core": (
+        "parts.protocols",
+        "basics.errors",
+        "parts.field_checks",
+        "basics.random_streams",
+        "parts.prng",
+    ),
     "cost": ("training.cost",),
     "decoder": ("parts.decoder",),
     "device": ("training.device",),
@@ -101,7 +107,9 @@ def homes_of(name: str) -> list[str]:
             return [f"recombine.{home}{rest.removeprefix(old)}" for home in MOVED[old]]
     folder, _, experiment = rest.partition(".")
     rooms = (
-        PACKAGE.glob(f"experiments/*/{experiment}.py") if folder == "experiments" and experiment.isidentifier() else ()
+        PACKAGE.glob(f"experiments/*/{experiment}.py")
+        if folder == "experiments" and experiment.isidentifier()
+        else ()
     )
     return [f"recombine.experiments.{path.parent.name}.{experiment}" for path in rooms]
 
@@ -113,7 +121,11 @@ class Finder(MetaPathFinder, Loader):
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """An old module as a stand-in for the new one."""
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=True) if homes_of(fullname) else None
+        return (
+            importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+            if homes_of(fullname)
+            else None
+        )
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         """An ordinary module."""
@@ -135,7 +147,9 @@ class Finder(MetaPathFinder, Loader):
             for one in modules:
                 if hasattr(one, name):
                     return getattr(one, name)
-            raise AttributeError(f"{module.__name__} has no {name!r}; its names are now in {' and '.join(homes)}")
+            raise AttributeError(
+                f"{module.__name__} has no {name!r}; its names are now in {' and '.join(homes)}"
+            )
 
         vars(module)["__getattr__"] = get
 

@@ -17,7 +17,9 @@ def library(name: str) -> Any:
             importlib.import_module("transformers")
             _quieten()
     except ModuleNotFoundError as error:
-        raise InputError(f"{error.name} is not installed: pip install 'recombine[torch]'") from error
+        raise InputError(
+            f"{error.name} is not installed: pip install 'recombine[torch]'"
+        ) from error
     return found
 
 

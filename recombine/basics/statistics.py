@@ -43,7 +43,9 @@ def over_seeds(frame: pd.DataFrame, statistic: Statistic) -> tuple[float, float]
     if len(of_seed) < 2:
         return math.nan, math.nan
     draws = _draws(len(of_seed))
-    values = np.array([statistic(pd.concat([of_seed[i] for i in draw], ignore_index=True)) for draw in draws])
+    values = np.array(
+        [statistic(pd.concat([of_seed[i] for i in draw], ignore_index=True)) for draw in draws]
+    )
     if np.isnan(values).any():
         return math.nan, math.nan
     return _quantiles(values, np.array(list(draws.values()), float))
@@ -54,7 +56,9 @@ def _draws(num_seeds: int) -> dict[tuple[int, ...], float]:
     if num_seeds <= MOST_LISTED:
         listed = itertools.combinations_with_replacement(range(num_seeds), num_seeds)
         return {draw: _orders(draw) for draw in listed}
-    drawn = np.sort(np.random.default_rng(0).integers(num_seeds, size=(NUM_DRAWS, num_seeds)), axis=1)
+    drawn = np.sort(
+        np.random.default_rng(0).integers(num_seeds, size=(NUM_DRAWS, num_seeds)), axis=1
+    )
     return dict(Counter(map(tuple, drawn.tolist())))
 
 
@@ -134,6 +138,8 @@ def crossings(frame: Any, by: list[str], score: str, target: float) -> Any:
     for keys, group in frame.groupby(by):
         curve = group.groupby("support/num_train")[score].mean()
         tasks = needed(curve.index, curve, target)
-        state = "never" if math.isinf(tasks) else "at once" if tasks <= curve.index.min() else "crossed"
+        state = (
+            "never" if math.isinf(tasks) else "at once" if tasks <= curve.index.min() else "crossed"
+        )
         found.append((*keys, tasks, state))
     return pd.DataFrame(found, columns=[*by, "needed", "state"])

@@ -14,7 +14,10 @@ def load(path: Path) -> ModuleType:
     """Import a user's file; an error in it becomes one line."""
     try:
         found = path.is_file()
-    except (OSError, ValueError):  # a name that is too long for the system, or holds what it does not allow
+    except (
+        OSError,
+        ValueError,
+    ):  # a name that is too long for the system, or holds what it does not allow
         found = False
     if not found:
         raise InputError(f"there is no file {path}")
@@ -25,7 +28,9 @@ def load(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their annotations up there
     beside = str(path.resolve().parent)
-    if beside not in sys.path:  # as Python itself does for a script: a file may import its neighbours
+    if (
+        beside not in sys.path
+    ):  # as Python itself does for a script: a file may import its neighbours
         sys.path.append(beside)
     try:
         spec.loader.exec_module(module)

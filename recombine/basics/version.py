@@ -4,4 +4,6 @@ from pathlib import Path
 
 __version__ = "0.1.0"
 PACKAGE = Path(__file__).resolve().parent.parent
-CHECKOUT = PACKAGE.parent  # where this code is part of a clone; elsewhere the folder that it is installed in
+CHECKOUT = (
+    PACKAGE.parent
+)  # where this code is part of a clone; elsewhere the folder that it is installed in

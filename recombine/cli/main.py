@@ -28,20 +28,38 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-Out = Annotated[Path | None, typer.Option("--out", help="Folder, or one FILE.parquet. Finished runs there are reused.")]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", help="Folder, or one FILE.parquet. Finished runs there are reused."),
+]
 Set = Annotated[
-    list[str] | None, typer.Option("--set", help="field=value, model.widths=256,256 say; several may follow.")
+    list[str] | None,
+    typer.Option("--set", help="field=value, model.widths=256,256 say; several may follow."),
 ]
-Experiment = Annotated[str, typer.Argument(help="An experiment's name, or a Python file with runs(scale).")]
-Scale = Annotated[str, typer.Option(help="tiny (seconds), small (minutes on 2 cores) or full (one GPU).")]
+Experiment = Annotated[
+    str, typer.Argument(help="An experiment's name, or a Python file with runs(scale).")
+]
+Scale = Annotated[
+    str, typer.Option(help="tiny (seconds), small (minutes on 2 cores) or full (one GPU).")
+]
 More = Annotated[list[str] | None, typer.Argument(help="More field=value settings, after --set.")]
-Seeds = Annotated[int | None, typer.Option("--seeds", help="Train seeds 0 to N-1 instead of the experiment's own.")]
-On = Annotated[
-    str, typer.Option("--on", help="Where to train: here, processes:N, dask-local:N, dask://HOST:PORT or slurm.")
+Seeds = Annotated[
+    int | None,
+    typer.Option("--seeds", help="Train seeds 0 to N-1 instead of the experiment's own."),
 ]
-Slurm = Annotated[str, typer.Option("--slurm", help="Options of --on slurm: partition=gpu,gres=gpu:1,timeout_min=60.")]
+On = Annotated[
+    str,
+    typer.Option(
+        "--on", help="Where to train: here, processes:N, dask-local:N, dask://HOST:PORT or slurm."
+    ),
+]
+Slurm = Annotated[
+    str,
+    typer.Option("--slurm", help="Options of --on slurm: partition=gpu,gres=gpu:1,timeout_min=60."),
+]
 Log = Annotated[
-    list[str] | None, typer.Option("--log", help="Mirror the rows to wandb, tensorboard or mlflow; may be repeated.")
+    list[str] | None,
+    typer.Option("--log", help="Mirror the rows to wandb, tensorboard or mlflow; may be repeated."),
 ]
 Folder = Annotated[Path, typer.Argument(help="The folder (or .parquet file) that a run writes.")]
 
@@ -57,7 +75,10 @@ def _version(asked: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version and leave."
+        ),
     ] = False,
 ) -> None:
     """A laboratory for compositional generalization."""
@@ -73,7 +94,11 @@ def quickstart(json_: Json = False) -> None:
     order = Order("quickstart")
     result = _perform(order, quiet=json_)
     page = report.write(Table(order.place), Path("quickstart.html"))
-    tell(json_, result | {"report": str(page)}, [f"Report: {page}  (open it in a browser; it works offline)"])
+    tell(
+        json_,
+        result | {"report": str(page)},
+        [f"Report: {page}  (open it in a browser; it works offline)"],
+    )
 
 
 @app.command("list")
@@ -90,12 +115,18 @@ def list_(json_: Json = False) -> None:
         for kind, classes in discovery.parts().items()
     }
     modules = {name: catalogue.experiment(name) for name in catalogue.experiment_names()}
-    found["experiment"] = {name: (module.__doc__ or "").strip().split("\n")[0] for name, module in modules.items()}
+    found["experiment"] = {
+        name: (module.__doc__ or "").strip().split("\n")[0] for name, module in modules.items()
+    }
     lines = []
     for kind, members in found.items():
         lines.append(f"\n{kind}")
         for name, fields in members.items():
-            shown = fields if isinstance(fields, str) else ", ".join(f"{k}={v!r}" for k, v in fields.items())
+            shown = (
+                fields
+                if isinstance(fields, str)
+                else ", ".join(f"{k}={v!r}" for k, v in fields.items())
+            )
             lines.append(f"  {name:<20} {shown}")
     tell(json_, found, lines)
 
@@ -119,9 +150,23 @@ def run(
     """Train an experiment of ours, or your own file; finished runs are skipped."""
     from recombine.experiments.runner import Order
 
-    order = Order(experiment, scale, out, [*(set_ or []), *(more or [])], seeds, on, slurm, log or [], finished)
+    order = Order(
+        experiment,
+        scale,
+        out,
+        [*(set_ or []), *(more or [])],
+        seeds,
+        on,
+        slurm,
+        log or [],
+        finished,
+    )
     result, place = _perform(order, quiet=json_), order.place
-    tell(json_, result, [f"Rows: {place}  (recombine report {shlex.quote(str(place))} makes a page of them)"])
+    tell(
+        json_,
+        result,
+        [f"Rows: {place}  (recombine report {shlex.quote(str(place))} makes a page of them)"],
+    )
 
 
 @app.command()
@@ -131,7 +176,9 @@ def cost(
     set_: Set = None,
     more: More = None,
     seeds: Seeds = None,
-    device: Annotated[str | None, typer.Option(help='"NVIDIA H200" or cpu, say; this machine\'s by default.')] = None,
+    device: Annotated[
+        str | None, typer.Option(help='"NVIDIA H200" or cpu, say; this machine\'s by default.')
+    ] = None,
     workers: Annotated[int, typer.Option(help="How many such devices train at a time.")] = 1,
     price: Annotated[float | None, typer.Option(help="What an hour of one device costs.")] = None,
     json_: Json = False,
@@ -166,9 +213,12 @@ def watch(
 def serve(
     folder: Folder,
     port: Annotated[int, typer.Option(help="The port; 0 for any free one.")] = 8000,
-    host: Annotated[str, typer.Option(help="The address to serve on; this machine only by default.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="The address to serve on; this machine only by default.")
+    ] = "127.0.0.1",
     figures: Annotated[
-        Path | None, typer.Option(help="Your experiment's file, to draw its figures as they fill in.")
+        Path | None,
+        typer.Option(help="Your experiment's file, to draw its figures as they fill in."),
     ] = None,
 ) -> None:
     """Watch a sweep in a browser while it trains, with its figures as they fill in."""
@@ -181,7 +231,8 @@ def serve(
 
 @app.command()
 def check(
-    file: Annotated[Path, typer.Argument(help="A Python file with parts of your own.")], json_: Json = False
+    file: Annotated[Path, typer.Argument(help="A Python file with parts of your own.")],
+    json_: Json = False,
 ) -> None:
     """Test your own parts against the contracts that ours keep."""
     from recombine.basics import user_files
@@ -195,7 +246,11 @@ def check(
         )
     lines = []
     for result in results:
-        mark, reason = ("ok    ", "") if result["kept"] else ("BROKEN", f"\n         because: {result['reason']}")
+        mark, reason = (
+            ("ok    ", "")
+            if result["kept"]
+            else ("BROKEN", f"\n         because: {result['reason']}")
+        )
         lines.append(f"{mark}  {result['part']}: {result['promise']}{reason}")
     broken = sum(not result["kept"] for result in results)
     lines.append(f"{len(results)} promises, {broken} broken")
@@ -207,7 +262,9 @@ def check(
 @app.command()
 def report(
     folder: Annotated[Path, typer.Argument(help="The folder or .parquet file that a run wrote.")],
-    out: Annotated[Path | None, typer.Option("--out", help="The page to write; DIR/report.html by default.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The page to write; DIR/report.html by default.")
+    ] = None,
     json_: Json = False,
 ) -> None:
     """Write one self-contained HTML page with the figures, the table and the command."""
@@ -221,11 +278,21 @@ def report(
 
 @app.command()
 def claims(
-    names: Annotated[list[str] | None, typer.Argument(help="Only these experiments; all of them by default.")] = None,
-    run: Annotated[str | None, typer.Option(help="Train this experiment (or file) first; judge its rows.")] = None,
-    scale: Annotated[str | None, typer.Option(help="Of --run: tiny, small (the default) or full.")] = None,
-    results: Annotated[Path | None, typer.Option(help="Folder of result tables; docs/results by default.")] = None,
-    page: Annotated[Path | None, typer.Option(help="Write all of it to this Markdown file instead.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Only these experiments; all of them by default.")
+    ] = None,
+    run: Annotated[
+        str | None, typer.Option(help="Train this experiment (or file) first; judge its rows.")
+    ] = None,
+    scale: Annotated[
+        str | None, typer.Option(help="Of --run: tiny, small (the default) or full.")
+    ] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="Folder of result tables; docs/results by default.")
+    ] = None,
+    page: Annotated[
+        Path | None, typer.Option(help="Write all of it to this Markdown file instead.")
+    ] = None,
     json_: Json = False,
 ) -> None:
     """Show every claim with its source, the published number, the measured number and the verdict."""
@@ -233,25 +300,41 @@ def claims(
     from recombine.experiments import record
     from recombine.experiments.claim import results_folder
 
-    require(sum(map(bool, (names, run, page))) < 2, "names, --run and --page do not go together: give one of them")
-    require(run is not None or scale is None, "--scale is for --run NAME: tables that are there have their own scale")
+    require(
+        sum(map(bool, (names, run, page))) < 2,
+        "names, --run and --page do not go together: give one of them",
+    )
+    require(
+        run is not None or scale is None,
+        "--scale is for --run NAME: tables that are there have their own scale",
+    )
     results = results or results_folder()
-    require(bool(run) or results.is_dir(), f"there are no result tables in {results}: name their folder with --results")
+    require(
+        bool(run) or results.is_dir(),
+        f"there are no result tables in {results}: name their folder with --results",
+    )
     if page is not None:
         with command_progress(not json_) as step:
             record.write(results, page, step)
         return tell(json_, {"page": str(page)}, [f"Page: {page}"])
     with command_progress(not json_ and run is None) as step:
-        found = record.run_and_judge(run, scale or "small", json_) if run else record.read(names or (), results, step)
+        found = (
+            record.run_and_judge(run, scale or "small", json_)
+            if run
+            else record.read(names or (), results, step)
+        )
     told = json.loads(str(found.to_json(orient="records")))
     tell(json_, {"claims": told}, record.lines(found.to_dict("records"), Console().width))
 
 
 @app.command()
 def bench(
-    quick: Annotated[bool, typer.Option("--quick", help="The main numbers only, in under a minute.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="The main numbers only, in under a minute.")
+    ] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", help="A .parquet file for the rows, written as they come.")
+        Path | None,
+        typer.Option("--out", help="A .parquet file for the rows, written as they come."),
     ] = None,
     json_: Json = False,
 ) -> None:
@@ -259,7 +342,10 @@ def bench(
     from recombine.basics.errors import InputError, require
     from recombine.planning.bench.suite import Suite, shown, summary
 
-    require(out is None or out.parent.is_dir(), f"cannot write {out}: make its folder first, or change --out")
+    require(
+        out is None or out.parent.is_dir(),
+        f"cannot write {out}: make its folder first, or change --out",
+    )
     suite, told = Suite(quick), Console(stderr=True)
     for frame in suite.measure(lambda title: told.print(f"measuring: {title}", style="dim")):
         table = RichTable(title=frame["section"].iloc[0], title_justify="left", show_header=False)

@@ -25,7 +25,9 @@ import numpy as np
 from recombine.coverage.outlook import Outlook, Trained, rarity
 from recombine.parts.conditions import stamps
 
-POOL = 20_000  # combinations that a step looks at: all, or those of the modules that would gain most
+POOL = (
+    20_000  # combinations that a step looks at: all, or those of the modules that would gain most
+)
 TWINS = 4  # trained combinations whose twins it looks at, too: the twins of one are enough to find what spans
 TRIES = 4_096  # ways to join the same groups, where some must not be suggested
 ORDERS = 64  # ways to give these groups factors, each with so many tries
@@ -69,7 +71,9 @@ class Advice(NamedTuple):
 class Adviser:
     """Looks for combinations to add that are neither trained nor held out."""
 
-    def __init__(self, trained: Trained, together: np.ndarray, codes: np.ndarray, held_out: np.ndarray):
+    def __init__(
+        self, trained: Trained, together: np.ndarray, codes: np.ndarray, held_out: np.ndarray
+    ):
         self.trained, self.together, self.codes = trained, together.copy(), codes
         self.outlook = Outlook(trained, len(codes))
         self.stamps = np.append(stamps(len(together)), np.uint64(0))  # -1 is the last one: nothing
@@ -87,7 +91,8 @@ class Adviser:
         whole = [one and trained.lacking <= 0 for one, trained in zip(linked, reached, strict=True)]
         # What spans may be what links, where all that would link more is held out.
         num_connect, num_span = (
-            a.index(True) if True in a else end for a, end in zip((linked, whole), ends, strict=False)
+            a.index(True) if True in a else end
+            for a, end in zip((linked, whole), ends, strict=False)
         )
         joined, num_lift = least(start), len(added) - ends[1]
         goals = [
@@ -96,7 +101,10 @@ class Adviser:
             Goal("lift", num_lift, num_lift, True, self._reached(reached[ends[1]], num_lift)),
         ]
         return Advice(
-            list(self._ranked(start, added)), goals, self.outlook.drop(start), self.outlook.drop(self.trained)
+            list(self._ranked(start, added)),
+            goals,
+            self.outlook.drop(start),
+            self.outlook.drop(self.trained),
         )
 
     def _print(self, codes: np.ndarray) -> np.ndarray:
@@ -118,7 +126,9 @@ class Adviser:
         main, *others = self.trained.groups()
         kinds = [space.kind(group) for group in others]
         left = Counter(kind for kind in kinds if kind >= 0)
-        order = sorted(range(len(others)), key=lambda place: (-max(left[kinds[place]], 1), -len(others[place])))
+        order = sorted(
+            range(len(others)), key=lambda place: (-max(left[kinds[place]], 1), -len(others[place]))
+        )
         chosen: list[int] = []
         for place in order:
             rival = kinds[place] >= 0 and kinds[place] in [kinds[other] for other in chosen]
@@ -127,7 +137,9 @@ class Adviser:
         for places in (chosen, *([place] for place in order)) if others else ():
             ways = space.slots([others[place] for place in places], main)
             for slots in itertools.islice(ways, ORDERS):
-                each = itertools.product(*(slot[np.argsort(-lift[slot], kind="stable")].tolist() for slot in slots))
+                each = itertools.product(
+                    *(slot[np.argsort(-lift[slot], kind="stable")].tolist() for slot in slots)
+                )
                 codes = np.sort(np.array(list(itertools.islice(each, TRIES))), axis=1)
                 free = self._free(codes[(np.diff(codes, axis=1) > 0).all(axis=1)])
                 if len(free):
@@ -188,7 +200,10 @@ class Adviser:
         """Each time the one that helps most after those before it; of many, only those are computed anew that were
         best before, as gains mostly shrink."""
         drop, done = self.outlook.drop(trained), 0
-        queue = [(self.outlook.drop(trained.plus(code)) - drop, place, 0) for place, code in enumerate(codes)]
+        queue = [
+            (self.outlook.drop(trained.plus(code)) - drop, place, 0)
+            for place, code in enumerate(codes)
+        ]
         heapq.heapify(queue)
         while queue:
             change, place, known = heapq.heappop(queue)
@@ -198,10 +213,14 @@ class Adviser:
                 continue
             held = code[code >= 0]
             joins, spans = len(np.unique(trained.group[held])), bool(trained.outside(code[None])[0])
-            yield Suggestion(code, -change, joins, spans, int(held[np.argmin(trained.counts[held])]))
+            yield Suggestion(
+                code, -change, joins, spans, int(held[np.argmin(trained.counts[held])])
+            )
             trained, drop, done = trained.plus(code), drop + change, done + 1
             if len(codes) <= RANKED:
-                queue = [(self.outlook.drop(trained.plus(codes[i])) - drop, i, done) for _, i, _ in queue]
+                queue = [
+                    (self.outlook.drop(trained.plus(codes[i])) - drop, i, done) for _, i, _ in queue
+                ]
                 heapq.heapify(queue)
 
 

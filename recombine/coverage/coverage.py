@@ -29,17 +29,37 @@ class Coverage:
     lists). Combinations in the table `held_out` are never suggested, and values that only it has count as absent.
     """
 
-    def __init__(self, table: Source, factors: Sequence[str], separator: str = ";", held_out: Source | None = None):
-        require(not isinstance(factors, str), f"factors is a list of columns, got {factors!r}: write [{factors!r}]")
-        require(len(factors) > 0 and all(factors), "no factors: name the columns that tell what is combined")
-        require(len(separator) > 0, "the separator is empty: give what stands between concepts, ';' say")
-        tallies = [count(source, factors, separator) for source in (table, held_out) if source is not None]
+    def __init__(
+        self,
+        table: Source,
+        factors: Sequence[str],
+        separator: str = ";",
+        held_out: Source | None = None,
+    ):
+        require(
+            not isinstance(factors, str),
+            f"factors is a list of columns, got {factors!r}: write [{factors!r}]",
+        )
+        require(
+            len(factors) > 0 and all(factors),
+            "no factors: name the columns that tell what is combined",
+        )
+        require(
+            len(separator) > 0, "the separator is empty: give what stands between concepts, ';' say"
+        )
+        tallies = [
+            count(source, factors, separator) for source in (table, held_out) if source is not None
+        ]
         self.modules, (self.combinations, *held) = encode(tallies, factors)
         self.num_rows, self.num_skipped = tallies[0].num_rows, tallies[0].num_skipped
         self.held_out = held[0].codes if held else self.combinations.codes[:0]
         codes = self.combinations.codes
         sizes = np.unique((codes >= 0).sum(axis=1)).tolist()
-        self.space = Sets(len(self.modules.names), tuple(sizes)) if len(factors) == 1 else Factored(self.modules.starts)
+        self.space = (
+            Sets(len(self.modules.names), tuple(sizes))
+            if len(factors) == 1
+            else Factored(self.modules.starts)
+        )
         self.together = _together(codes, self.space.num_modules)
         self.trained = Trained.of(self.space, self.together)
 
@@ -77,7 +97,10 @@ class Coverage:
             np.add.at(examples, column, self.combinations.examples)
         order = np.lexsort((examples[:-1], counts))[:SHOWN].tolist()
         names = self.modules.names
-        return [{"value": names[m], "combinations": int(counts[m]), "examples": int(examples[m])} for m in order]
+        return [
+            {"value": names[m], "combinations": int(counts[m]), "examples": int(examples[m])}
+            for m in order
+        ]
 
     @property
     def missing(self) -> dict[str, Any]:
@@ -86,18 +109,28 @@ class Coverage:
         present = set(map(tuple, self.combinations.codes.tolist()))
         every = self.space.among(np.arange(self.space.num_modules))
         first = itertools.islice((code for code in every if code not in present), SHOWN)
-        return {"count": total - len(present), "of": total, "first": [self.tell(np.array(code)) for code in first]}
+        return {
+            "count": total - len(present),
+            "of": total,
+            "first": [self.tell(np.array(code)) for code in first],
+        }
 
     def tell(self, code: np.ndarray) -> Any:
         """A combination by the names of its factors and values, or of its concepts."""
         values = [value for own in self.modules.values for value in own]
         named = [values[module] for module in sorted(code[code >= 0].tolist())]
-        return named if isinstance(self.space, Sets) else dict(zip(self.modules.factors, named, strict=True))
+        return (
+            named
+            if isinstance(self.space, Sets)
+            else dict(zip(self.modules.factors, named, strict=True))
+        )
 
     def suggest(self, num: int = 20) -> Advice:
         """At most `num` combinations to add, those first that help most."""
         require(num >= 0, f"the number of suggestions must not be negative, got {num}")
-        return Adviser(self.trained, self.together, self.combinations.codes, self.held_out).advise(num)
+        return Adviser(self.trained, self.together, self.combinations.codes, self.held_out).advise(
+            num
+        )
 
     def result(self, num: int = 20) -> dict[str, Any]:
         """Everything as plain values, for JSON."""
@@ -106,7 +139,10 @@ class Coverage:
             "factors": self.modules.factors,
             "examples": self.num_rows - self.num_skipped,
             "combinations": len(self.combinations.codes),
-            **{name: getattr(self, name) for name in ("compositional", "connected", "components", "balanced")},
+            **{
+                name: getattr(self, name)
+                for name in ("compositional", "connected", "components", "balanced")
+            },
             **{name: getattr(self, name) for name in ("spanned", "rarest", "missing")},
             "suggestions": [self._told(one) for one in advice.suggestions],
             "goals": [goal._asdict() | {"optimal": goal.optimal} for goal in advice.goals],
@@ -134,5 +170,8 @@ def _together(codes: np.ndarray, num_modules: int) -> np.ndarray:
     """In how many combinations two modules occur together; on the diagonal, each one's count."""
     wide = num_modules + 1  # the last one stands for nothing
     columns = np.where(codes < 0, num_modules, codes).T
-    total = sum(np.bincount(a * wide + b, minlength=wide**2) for a, b in itertools.product(columns, repeat=2))
+    total = sum(
+        np.bincount(a * wide + b, minlength=wide**2)
+        for a, b in itertools.product(columns, repeat=2)
+    )
     return np.reshape(total, (wide, wide))[:-1, :-1].astype(float)

@@ -28,7 +28,9 @@ NUM_DRAWN = 512  # combinations from which the share of unspanned ones is told, 
 def rarity(counts: np.ndarray) -> np.ndarray:
     """The measured drop for modules in so many combinations: along a logarithmic axis, then falling as 1/n."""
     known = np.maximum(counts, 1)
-    drop = np.interp(np.log2(known), np.log2(list(RARE)), list(RARE.values())) * np.minimum(1, max(RARE) / known)
+    drop = np.interp(np.log2(known), np.log2(list(RARE)), list(RARE.values())) * np.minimum(
+        1, max(RARE) / known
+    )
     return np.where(counts > 0, drop, ABSENT)
 
 
@@ -64,7 +66,9 @@ class Trained:
         held = code[code >= 0]
         joined = np.where(np.isin(self.group, self.group[held]), self.group[held].min(), self.group)
         counts = self.counts + np.isin(np.arange(len(self.counts)), held)
-        return Trained(self.space, counts, joined, _without(self.unseen, self.unseen[:, held].sum(1)))
+        return Trained(
+            self.space, counts, joined, _without(self.unseen, self.unseen[:, held].sum(1))
+        )
 
     def outside(self, codes: np.ndarray) -> np.ndarray:
         """Whether each combination goes in an unseen direction."""
@@ -97,21 +101,36 @@ class Outlook:
         self.total = space.size(list(map(len, space.blocks)))
         self.missing = max(self.total - num_present, 1)
         counts = trained.counts.astype(int).tolist()
-        self.share = np.array([(all_ - n) / self.missing for all_, n in zip(space.holding, counts, strict=True)])
+        self.share = np.array(
+            [(all_ - n) / self.missing for all_, n in zip(space.holding, counts, strict=True)]
+        )
         self.drawn = space.draw(generator(0, "outlook"), NUM_DRAWN)
 
     def drop(self, trained: Trained) -> float:
         """The mean over the lacking combinations: for each of their modules, for being unmixed, or else unspanned."""
         absent, space = trained.counts == 0, trained.space
         # A module that is absent is told by its count: it makes no combination unmixed.
-        joined = [(trained.group == number) | absent for number in np.unique(trained.group[~absent])]
+        joined = [
+            (trained.group == number) | absent for number in np.unique(trained.group[~absent])
+        ]
         pure = sum(_size(space, kept) for kept in joined) - (len(joined) - 1) * _size(space, absent)
-        unspanned = float((trained.outside(self.drawn) & self._pure(trained)).mean()) if len(trained.unseen) else 0.0
+        unspanned = (
+            float((trained.outside(self.drawn) & self._pure(trained)).mean())
+            if len(trained.unseen)
+            else 0.0
+        )
         rare = float(self.share @ rarity(trained.counts))
-        unmixed, unspanned = (self.total - pure) / self.missing, min(1.0, unspanned * (self.total / self.missing))
+        unmixed, unspanned = (
+            (self.total - pure) / self.missing,
+            min(1.0, unspanned * (self.total / self.missing)),
+        )
         return rare + UNMIXED * unmixed + UNSPANNED * unspanned
 
     def _pure(self, trained: Trained) -> np.ndarray:
         """Which of the drawn combinations have trained modules of one group only."""
-        group = np.where(self.drawn >= 0, trained.group[self.drawn], trained.group[self.drawn[:, :1]])
-        return (group == group[:, :1]).all(axis=1) & ((trained.counts[self.drawn] > 0) | (self.drawn < 0)).all(axis=1)
+        group = np.where(
+            self.drawn >= 0, trained.group[self.drawn], trained.group[self.drawn[:, :1]]
+        )
+        return (group == group[:, :1]).all(axis=1) & (
+            (trained.counts[self.drawn] > 0) | (self.drawn < 0)
+        ).all(axis=1)

@@ -55,12 +55,19 @@ def answer(
 
 def lines(result: dict[str, Any]) -> list[str]:
     """The result in words."""
-    told = [f"{result['examples']:,} examples of {result['combinations']:,} combinations; {_missing(result)}"]
-    told += [f"{'yes' if result[name] else 'NO ':<4} {name}: {words}" for name, words in CONDITIONS.items()]
+    told = [
+        f"{result['examples']:,} examples of {result['combinations']:,} combinations; {_missing(result)}"
+    ]
+    told += [
+        f"{'yes' if result[name] else 'NO ':<4} {name}: {words}"
+        for name, words in CONDITIONS.items()
+    ]
     rare = [f"{one['value']} ({one['combinations']:,})" for one in result["rarest"][:5]]
     told.append(f"rarest, by combinations: {', '.join(rare)}")
     if result["suggestions"]:
-        told.append("to add, the best first (gain in R2 by what the lab measured; the order is what is meant):")
+        told.append(
+            "to add, the best first (gain in R2 by what the lab measured; the order is what is meant):"
+        )
     named = [spell(one["combination"]) for one in result["suggestions"]]
     wide = max(map(len, named), default=0)
     for name, one in zip(named, result["suggestions"], strict=True):
@@ -84,11 +91,17 @@ def proofs(result: dict[str, Any]) -> list[str]:
     for goal in result["goals"]:
         name, suggested, needed = goal["name"], goal["suggested"], goal["needed"]
         if name == "lift" and suggested:
-            best = "optimal" if goal["optimal"] else f"at least {math.floor(1000 * goal['share']) / 10}% of the optimum"
+            best = (
+                "optimal"
+                if goal["optimal"]
+                else f"at least {math.floor(1000 * goal['share']) / 10}% of the optimum"
+            )
             told.append(f"to lift rare values, {suggested} of them: {best}")
         elif name != "lift" and needed:
             best = "optimal, no fewer can" if goal["optimal"] else f"no fewer than {needed} can"
-            told.append(f"to {name}, {suggested} of them: {best}{'' if goal['met'] else '; it takes more than these'}")
+            told.append(
+                f"to {name}, {suggested} of them: {best}{'' if goal['met'] else '; it takes more than these'}"
+            )
     return told
 
 
@@ -99,9 +112,15 @@ def write(coverage: Coverage, result: dict[str, Any], out: Path, name: str = "a 
 
 def page(coverage: Coverage, result: dict[str, Any], name: str) -> str:
     """The page as text."""
-    verdict = {f"{key}: {words}": "✓ yes" if result[key] else "✗ no" for key, words in CONDITIONS.items()}
+    verdict = {
+        f"{key}: {words}": "✓ yes" if result[key] else "✗ no" for key, words in CONDITIONS.items()
+    }
     factors = ",".join(result["factors"])
-    drawn = {"meeting": meeting(coverage), "groups": groups(coverage), "rarest": rarest(coverage, result)}
+    drawn = {
+        "meeting": meeting(coverage),
+        "groups": groups(coverage),
+        "rarest": rarest(coverage, result),
+    }
     return report.filled(
         title=f"What {name} covers",
         kind="Recombine coverage",
@@ -121,11 +140,15 @@ def _suggestions(result: dict[str, Any]) -> str:
     if not told:
         return "<p>Nothing to add: no combination is missing, or none was asked for.</p>"
     many = isinstance(told[0]["combination"], dict)
-    frame = pd.DataFrame([one["combination"] if many else {"concepts": spell(one["combination"])} for one in told])
+    frame = pd.DataFrame(
+        [one["combination"] if many else {"concepts": spell(one["combination"])} for one in told]
+    )
     gains = [float(f"{one['gain']:.3g}") for one in told]
     frame = frame.assign(**{"why": [one["why"] for one in told], "expected gain": gains})
     sure = "".join(f'<p class="soft">{report.escaped(line)}.</p>' for line in proofs(result))
-    return sure + report.listing(frame, "Combinations to add", f"{len(frame)} of them, the best first", "suggested")
+    return sure + report.listing(
+        frame, "Combinations to add", f"{len(frame)} of them, the best first", "suggested"
+    )
 
 
 def _shown(coverage: Coverage) -> np.ndarray:
@@ -134,7 +157,9 @@ def _shown(coverage: Coverage) -> np.ndarray:
 
 
 def _labels(coverage: Coverage, modules: np.ndarray) -> list[str]:
-    return [report.escaped(report.shorten(coverage.modules.names[module], NAME)) for module in modules]
+    return [
+        report.escaped(report.shorten(coverage.modules.names[module], NAME)) for module in modules
+    ]
 
 
 def _title(told: str, coverage: Coverage) -> str:
@@ -147,16 +172,26 @@ def meeting(coverage: Coverage) -> go.Figure:
     modules = _shown(coverage)
     counts = coverage.together[np.ix_(modules, modules)]
     block = np.searchsorted([part[-1] for part in coverage.space.blocks], modules)
-    rivals = block[:, None] == block if len(coverage.space.blocks) > 1 else np.eye(len(modules), dtype=bool)
+    rivals = (
+        block[:, None] == block
+        if len(coverage.space.blocks) > 1
+        else np.eye(len(modules), dtype=bool)
+    )
     never, names = np.argwhere((counts == 0) & ~rivals), _labels(coverage, modules)
     most = float(np.where(rivals, 0, counts).max())
-    drawn = figure.blank(_title("Which values meet, in how many combinations", coverage), "", "", True)
+    drawn = figure.blank(
+        _title("Which values meet, in how many combinations", coverage), "", "", True
+    )
     drawn.add_heatmap(
         z=np.where((counts > 0) & ~rivals, counts, np.nan).tolist(),
         colorscale=[[0, "#cfe6f5"], [1, "#0072B2"]],
         zmin=0,
         zmax=max(1.0, most),
-        colorbar={"title": {"text": "combinations"}, "thickness": 12, "dtick": max(1, math.ceil(most / 6))},
+        colorbar={
+            "title": {"text": "combinations"},
+            "thickness": 12,
+            "dtick": max(1, math.ceil(most / 6)),
+        },
         text=[[f"{one} and {other}" for other in names] for one in names],
         hovertemplate="%{text}: %{z}<extra></extra>",
         xgap=1,
@@ -164,11 +199,20 @@ def meeting(coverage: Coverage) -> go.Figure:
     )
     marker = {"symbol": "x-thin", "size": 7, "line": {"width": 2, "color": figure.COLOURS[1]}}
     across, up = never[:, 1].tolist(), never[:, 0].tolist()
-    drawn.add_scatter(x=across, y=up, mode="markers", marker=marker, name="never together", hoverinfo="skip")
-    ticks = {"tickvals": list(range(len(names))), "ticktext": names, "showgrid": False, "zeroline": False}
+    drawn.add_scatter(
+        x=across, y=up, mode="markers", marker=marker, name="never together", hoverinfo="skip"
+    )
+    ticks = {
+        "tickvals": list(range(len(names))),
+        "ticktext": names,
+        "showgrid": False,
+        "zeroline": False,
+    }
     drawn.update_xaxes(**ticks, tickangle=-90, range=[-0.5, len(names) - 0.5])
     drawn.update_yaxes(**ticks, range=[len(names) - 0.5, -0.5])
-    return drawn.update_layout(height=max(430, 130 + CELL[0] * len(names) + CELL[1] * max(map(len, names))))
+    return drawn.update_layout(
+        height=max(430, 130 + CELL[0] * len(names) + CELL[1] * max(map(len, names)))
+    )
 
 
 def groups(coverage: Coverage) -> go.Figure:
@@ -177,17 +221,30 @@ def groups(coverage: Coverage) -> go.Figure:
     members = [[module for module in part.tolist() if module in shown] for part in parts]
     modules = [module for part in members for module in part]
     angle = 2 * np.pi * np.arange(len(modules)) / len(modules)
-    x, y = dict(zip(modules, np.cos(angle), strict=True)), dict(zip(modules, np.sin(angle), strict=True))
+    x, y = (
+        dict(zip(modules, np.cos(angle), strict=True)),
+        dict(zip(modules, np.sin(angle), strict=True)),
+    )
     number = "1 group" if len(parts) == 1 else f"{len(parts)} groups"
-    drawn = figure.blank(_title(f"{number} of values that combinations link", coverage), "", "", True)
+    drawn = figure.blank(
+        _title(f"{number} of values that combinations link", coverage), "", "", True
+    )
     linked = [(a, b) for a in modules for b in modules if a < b and coverage.together[a, b] > 0]
     ends = [[place for a, b in linked for place in (at[a], at[b], None)] for at in (x, y)]
     line = {"color": "rgba(128,128,128,0.35)", "width": 1}
-    drawn.add_scatter(x=ends[0], y=ends[1], mode="lines", line=line, hoverinfo="skip", showlegend=False)
+    drawn.add_scatter(
+        x=ends[0], y=ends[1], mode="lines", line=line, hoverinfo="skip", showlegend=False
+    )
     last = len(figure.COLOURS) - 1
     for place, part in enumerate(members):
-        look = {"size": 11, "color": figure.COLOURS[min(place, last)], "symbol": figure.SYMBOLS[min(place, last)]}
-        told = f"group {place + 1}: {len(parts[place])} values" if place < last else "further groups"
+        look = {
+            "size": 11,
+            "color": figure.COLOURS[min(place, last)],
+            "symbol": figure.SYMBOLS[min(place, last)],
+        }
+        told = (
+            f"group {place + 1}: {len(parts[place])} values" if place < last else "further groups"
+        )
         drawn.add_scatter(
             x=[x[module] for module in part],
             y=[y[module] for module in part],
@@ -201,7 +258,9 @@ def groups(coverage: Coverage) -> go.Figure:
     for module, label in zip(modules, _labels(coverage, np.array(modules, int)), strict=True):
         side, away = ("left", 8) if x[module] > 0 else ("right", -8)
         if len(modules) <= DRAWN // 2:
-            drawn.add_annotation(x=x[module], y=y[module], text=label, showarrow=False, xanchor=side, xshift=away)
+            drawn.add_annotation(
+                x=x[module], y=y[module], text=label, showarrow=False, xanchor=side, xshift=away
+            )
     drawn.update_xaxes(visible=False, range=[-2.2, 2.2])
     drawn.update_yaxes(visible=False, range=[-1.15, 1.15], scaleanchor="x")
     return drawn.update_layout(height=520)
@@ -222,5 +281,7 @@ def rarest(coverage: Coverage, result: dict[str, Any]) -> go.Figure:
         x_title="",
         y_title="combinations that hold it",
     )
-    drawn.update_traces(visible=False, selector={"type": "scatter"})  # one row per bar: no dots, no interval
+    drawn.update_traces(
+        visible=False, selector={"type": "scatter"}
+    )  # one row per bar: no dots, no interval
     return drawn.update_traces(error_y={"visible": False}, selector={"type": "bar"})

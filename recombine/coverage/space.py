@@ -57,7 +57,9 @@ class Factored:
 
     def among(self, modules: np.ndarray) -> Iterator[tuple[int, ...]]:
         """The product of each factor's values."""
-        return itertools.product(*(np.intersect1d(block, modules).tolist() for block in self.blocks))
+        return itertools.product(
+            *(np.intersect1d(block, modules).tolist() for block in self.blocks)
+        )
 
     def draw(self, rng: np.random.Generator, num: int) -> np.ndarray:
         """A random value of each factor."""
@@ -65,9 +67,16 @@ class Factored:
 
     def twins(self, code: np.ndarray) -> np.ndarray:
         """Each factor's value replaced by each other one."""
-        others = [(place, other) for place, block in enumerate(self.blocks) for other in block if other != code[place]]
+        others = [
+            (place, other)
+            for place, block in enumerate(self.blocks)
+            for other in block
+            if other != code[place]
+        ]
         twins = np.tile(code, (len(others), 1))
-        twins[np.arange(len(others)), [place for place, _ in others]] = [other for _, other in others]
+        twins[np.arange(len(others)), [place for place, _ in others]] = [
+            other for _, other in others
+        ]
         return twins
 
     def slots(self, groups: Sequence[np.ndarray], main: np.ndarray) -> Iterator[list[np.ndarray]]:
@@ -76,7 +85,10 @@ class Factored:
         ordered = sorted(groups, key=lambda group: len(self._factors(group)))
         for chosen in _different([self._factors(group) for group in ordered]):
             taken = dict(zip(chosen, ordered, strict=True))
-            yield [np.intersect1d(block, taken.get(factor, main)) for factor, block in enumerate(self.blocks)]
+            yield [
+                np.intersect1d(block, taken.get(factor, main))
+                for factor, block in enumerate(self.blocks)
+            ]
 
     def _factors(self, group: np.ndarray) -> list[int]:
         return np.unique(np.searchsorted(self.starts, group, "right") - 1).tolist()
@@ -107,7 +119,9 @@ class Sets:
     @property
     def holding(self) -> list[int]:
         """How many sets hold each concept: it goes with all sets of the others."""
-        return [sum(math.comb(self.num_modules - 1, size - 1) for size in self.sizes)] * self.num_modules
+        return [
+            sum(math.comb(self.num_modules - 1, size - 1) for size in self.sizes)
+        ] * self.num_modules
 
     def size(self, numbers: Sequence[int]) -> int:
         """How many sets there are of so many concepts."""
@@ -125,7 +139,9 @@ class Sets:
 
     def draw(self, rng: np.random.Generator, num: int) -> np.ndarray:
         """Sizes as often as there are sets of them, and random concepts."""
-        weights = [math.comb(self.num_modules, size) / self.size([self.num_modules]) for size in self.sizes]
+        weights = [
+            math.comb(self.num_modules, size) / self.size([self.num_modules]) for size in self.sizes
+        ]
         sizes = rng.choice(self.sizes, num, p=weights)
         ranks = rng.random((num, self.num_modules)).argsort(axis=1)[:, : self.most]
         return np.where(np.arange(self.most) < sizes[:, None], ranks, -1)
@@ -142,7 +158,9 @@ class Sets:
         yield [*groups, *[main] * (self.most - len(groups))]
 
 
-def _different(choices: Sequence[Sequence[int]], taken: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
+def _different(
+    choices: Sequence[Sequence[int]], taken: tuple[int, ...] = ()
+) -> Iterator[tuple[int, ...]]:
     """One of each, no two alike."""
     if not choices:
         yield taken

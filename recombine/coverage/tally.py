@@ -27,7 +27,9 @@ pc: Any = pyarrow.compute  # its functions are made when it is imported, so no c
 Source = pd.DataFrame | str | Path
 
 MAX_COMBINATIONS = 1_000_000  # distinct ones, held in memory: some hundred MB
-MAX_MODULES = 1_000  # of all factors: what is asked of a table takes the cube of it, seconds at this number
+MAX_MODULES = (
+    1_000  # of all factors: what is asked of a table takes the cube of it, seconds at this number
+)
 MOST_ALONE = 100  # more rows than these, each with a value of its own, are taken for measurements
 BLOCK = 1 << 24  # bytes of text that are read at a time
 ROWS = 1 << 20  # rows of anything else
@@ -67,7 +69,11 @@ class Modules(NamedTuple):
         """Every module's name: its factor and value, or the concept."""
         if len(self.factors) == 1:
             return self.values[0]
-        return [f"{factor}={value}" for factor, own in zip(self.factors, self.values, strict=True) for value in own]
+        return [
+            f"{factor}={value}"
+            for factor, own in zip(self.factors, self.values, strict=True)
+            for value in own
+        ]
 
 
 def count(source: Source, columns: Sequence[str], separator: str) -> Tally:
@@ -79,11 +85,17 @@ def count(source: Source, columns: Sequence[str], separator: str) -> Tally:
         cells = [_text(batch.column(name), name, between) for name in columns]
         whole = pa.table(cells, list(columns)).drop_null()
         num_rows, num_kept = num_rows + len(batch), num_kept + len(whole)
-        merged.append(_grouped(whole.append_column(EXAMPLES, pa.array(np.ones(len(whole), np.int64)))))
+        merged.append(
+            _grouped(whole.append_column(EXAMPLES, pa.array(np.ones(len(whole), np.int64))))
+        )
         if sum(map(len, merged)) > MAX_COMBINATIONS:
             merged = [_grouped(pa.concat_tables(merged))]
             _check_number(merged[0], columns)
-    told = "has no rows" if num_rows == 0 else f"lacks a value of {' or '.join(columns)} in each of its {num_rows} rows"
+    told = (
+        "has no rows"
+        if num_rows == 0
+        else f"lacks a value of {' or '.join(columns)} in each of its {num_rows} rows"
+    )
     require(num_kept > 0, f"the table {told}: nothing is covered")
     return Tally(_grouped(pa.concat_tables(merged)), num_rows, num_rows - num_kept)
 
@@ -98,11 +110,17 @@ def encode(tallies: Sequence[Tally], columns: Sequence[str]) -> tuple[Modules, l
     return modules, coded
 
 
-def _factored(tallies: Sequence[Tally], columns: Sequence[str]) -> tuple[Modules, list[Combinations]]:
+def _factored(
+    tallies: Sequence[Tally], columns: Sequence[str]
+) -> tuple[Modules, list[Combinations]]:
     found = {}
     for name in columns:
-        column = pa.chunked_array([chunk for tally in tallies for chunk in tally.table.column(name).chunks])
-        found[name] = sorted(pc.unique(column).to_pylist(), key=_natural(pc.unique(column).to_pylist()))
+        column = pa.chunked_array(
+            [chunk for tally in tallies for chunk in tally.table.column(name).chunks]
+        )
+        found[name] = sorted(
+            pc.unique(column).to_pylist(), key=_natural(pc.unique(column).to_pylist())
+        )
         alone = len(found[name]) >= tallies[0].num_rows > MOST_ALONE
         told = f"{name} has a different value in each of {tallies[0].num_rows} rows: is it a measurement? bin it first"
         require(not alone, told)
@@ -112,7 +130,10 @@ def _factored(tallies: Sequence[Tally], columns: Sequence[str]) -> tuple[Modules
     require(len(kept) > 1, told)
     modules, coded = Modules(kept, [found[name] for name in kept], constant), []
     for tally in tallies:
-        places = [pc.index_in(tally.table.column(n), pa.array(found[n], pa.string())).to_numpy() for n in kept]
+        places = [
+            pc.index_in(tally.table.column(n), pa.array(found[n], pa.string())).to_numpy()
+            for n in kept
+        ]
         codes = np.stack(places, axis=1).astype(np.int64) + modules.starts[:-1]
         order = np.lexsort(codes.T[::-1])  # whatever the order of the rows, the advice is the same
         coded.append(Combinations(codes[order], tally.table.column(EXAMPLES).to_numpy()[order]))
@@ -120,7 +141,9 @@ def _factored(tallies: Sequence[Tally], columns: Sequence[str]) -> tuple[Modules
 
 
 def _sets(tallies: Sequence[Tally], columns: Sequence[str]) -> tuple[Modules, list[Combinations]]:
-    told = [[_split(cell) for cell in tally.table.column(columns[0]).to_pylist()] for tally in tallies]
+    told = [
+        [_split(cell) for cell in tally.table.column(columns[0]).to_pylist()] for tally in tallies
+    ]
     concepts = {concept for cells in told for cell in cells for concept in cell}
     ordered = sorted(concepts, key=_natural(list(concepts)))
     number, most = {concept: place for place, concept in enumerate(ordered)}, max(map(len, told[0]))
@@ -159,7 +182,11 @@ def _natural(values: list[str]) -> Callable[[str], Any]:
 def _grouped(table: pa.Table) -> pa.Table:
     """The distinct rows, with their examples summed."""
     names = table.column_names[:-1]
-    return table.group_by(names, use_threads=False).aggregate([(EXAMPLES, "sum")]).rename_columns([*names, EXAMPLES])
+    return (
+        table.group_by(names, use_threads=False)
+        .aggregate([(EXAMPLES, "sum")])
+        .rename_columns([*names, EXAMPLES])
+    )
 
 
 def _check_number(table: pa.Table, columns: Sequence[str]) -> None:
@@ -180,8 +207,12 @@ def _text(column: pa.Array, name: str, separator: str | None) -> pa.Array:
         else:
             text = column.cast(pa.string())
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
-        raise InputError(f"the column {name!r} holds {column.type}, not plain values: name another one") from error
-    text = pc.utf8_trim_whitespace(pc.replace_substring(text, separator, BETWEEN) if separator else text)
+        raise InputError(
+            f"the column {name!r} holds {column.type}, not plain values: name another one"
+        ) from error
+    text = pc.utf8_trim_whitespace(
+        pc.replace_substring(text, separator, BETWEEN) if separator else text
+    )
     return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
 
 
@@ -192,12 +223,17 @@ def _batches(source: Source, columns: Sequence[str]) -> Iterator[pa.RecordBatch]
         try:
             table = pa.Table.from_pandas(source[list(columns)], preserve_index=False)
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise InputError(f"a factor's column must hold values of one kind: make them text ({error})") from error
+            raise InputError(
+                f"a factor's column must hold values of one kind: make them text ({error})"
+            ) from error
         return iter(table.to_batches(ROWS))
     path = Path(source)
     require(path.is_file(), f"there is no file {path}: name a .csv or .parquet table")
     kinds = {".csv": _csv, ".parquet": _parquet}
-    require(path.suffix.lower() in kinds, f"{path} is neither a .csv nor a .parquet table: convert it to one of these")
+    require(
+        path.suffix.lower() in kinds,
+        f"{path} is neither a .csv nor a .parquet table: convert it to one of these",
+    )
     return _readable(path, kinds[path.suffix.lower()](path, columns))
 
 
@@ -206,7 +242,9 @@ def _readable(path: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
         yield from batches
     except (pa.ArrowException, OSError) as error:
         remedy = ": save it as UTF-8" if "UTF8" in str(error) else ""
-        raise InputError(f"{path} cannot be read as a {path.suffix} table: {error}{remedy}") from error
+        raise InputError(
+            f"{path} cannot be read as a {path.suffix} table: {error}{remedy}"
+        ) from error
 
 
 def _csv(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -215,7 +253,9 @@ def _csv(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     with csv.open_csv(path, read_options=reading) as head:
         _check_columns(head.schema.names, columns)
     # As text from the start: types that are guessed from the first piece may not fit the next one.
-    kept = csv.ConvertOptions(include_columns=list(columns), column_types=dict.fromkeys(columns, pa.string()))
+    kept = csv.ConvertOptions(
+        include_columns=list(columns), column_types=dict.fromkeys(columns, pa.string())
+    )
     with csv.open_csv(path, read_options=reading, convert_options=kept) as rows:
         yield from rows
 
@@ -229,5 +269,11 @@ def _parquet(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
 def _check_columns(known: Sequence[str], wanted: Sequence[str]) -> None:
     for name in wanted:
         require(name in known, f"the table has no column {name!r}: {nearest(name, known)}")
-        require(list(known).count(name) == 1, f"the table has several columns {name!r}: give them different names")
-        require(list(wanted).count(name) == 1, f"the factor {name!r} is named twice: name every column once")
+        require(
+            list(known).count(name) == 1,
+            f"the table has several columns {name!r}: give them different names",
+        )
+        require(
+            list(wanted).count(name) == 1,
+            f"the factor {name!r} is named twice: name every column once",
+        )

@@ -40,7 +40,9 @@ def experiment(name: str) -> ModuleType:
     if name.endswith(".py") or "/" in name:
         module = load(Path(name))
         if not any(callable(getattr(module, function, None)) for function in ("runs", "cells")):
-            raise InputError(f"{name} defines no experiment: it needs a function runs(scale) that gives a list of Run")
+            raise InputError(
+                f"{name} defines no experiment: it needs a function runs(scale) that gives a list of Run"
+            )
         return module
     if name not in experiment_names():
         raise InputError(f"there is no experiment {name!r}: {nearest(name, experiment_names())}")

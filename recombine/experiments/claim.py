@@ -22,9 +22,21 @@ from recombine.storage.table import Table
 
 RESULTS = CHECKOUT / "docs" / "results"
 Tell = Callable[[str, int, int], None]  # what is done, which one of how many it is
-OURS = "ours"  # in place of what was published, where nothing was: a control or a question of our own
+OURS = (
+    "ours"  # in place of what was published, where nothing was: a control or a question of our own
+)
 COLUMNS = (
-    *("experiment", "title", "name", "statement", "source", "ours", "published", "measured", "interval"),
+    *(
+        "experiment",
+        "title",
+        "name",
+        "statement",
+        "source",
+        "ours",
+        "published",
+        "measured",
+        "interval",
+    ),
     *(
         "control",
         "note",
@@ -55,7 +67,9 @@ class Claim:
     control: str = ""
     interval: tuple[float, float] | None = None
     better: bool = False
-    confounded: bool = False  # found as published, but a control that should fail explains it as well
+    confounded: bool = (
+        False  # found as published, but a control that should fail explains it as well
+    )
     note: str = ""  # shown with the number; it does not decide the verdict
 
     @property
@@ -75,7 +89,9 @@ class Claim:
         return "better" if self.better else "reproduced"
 
 
-def judged(rows: Any, statistic: statistics.Statistic, passes: Callable[[float, float], bool], **told: Any) -> Claim:
+def judged(
+    rows: Any, statistic: statistics.Statistic, passes: Callable[[float, float], bool], **told: Any
+) -> Claim:
     """A claim about a statistic of rows, which its interval over seeds passes or not; without rows, not yet run."""
     if rows is None:
         return Claim(measured=None, holds=None, **told)
@@ -118,7 +134,10 @@ def trend(frame: Any, size: str, score: str, sizes: Iterable[Any]) -> Trend | No
 
         return statistics.over_seeds(cells.reset_index(), paired)
 
-    drop, clear = 0.0, (0.0, (0.0, 0.0) if len(cells) > 1 else (math.nan, math.nan))  # one seed tells no interval
+    drop, clear = (
+        0.0,
+        (0.0, (0.0, 0.0) if len(cells) > 1 else (math.nan, math.nan)),
+    )  # one seed tells no interval
     for place, many in enumerate(means.index[1:], start=1):
         best = means.iloc[:place].idxmax()
         fall = float(means[best] - means[many])
@@ -126,13 +145,20 @@ def trend(frame: Any, size: str, score: str, sizes: Iterable[Any]) -> Trend | No
         if fall > max(spreads[best], spreads[many]) and (lost := gain(many, best))[0] > 0:
             clear = max(clear, (fall, lost))
     first, last = means.index[0], means.index[-1]
-    return Trend(float(means[last] - means[first]), gain(first, last), float(spreads.max()), drop, *clear)
+    return Trend(
+        float(means[last] - means[first]), gain(first, last), float(spreads.max()), drop, *clear
+    )
 
 
-def trends(frame: Any, line: str, size: str, score: str, wanted: Iterable[Mapping[Any, Any]]) -> dict[Any, Trend]:
+def trends(
+    frame: Any, line: str, size: str, score: str, wanted: Iterable[Mapping[Any, Any]]
+) -> dict[Any, Trend]:
     """The trend of each line of a sweep; nothing unless one of the wanted sweeps, sizes by line, is there whole."""
     for lines in wanted:
-        found = {name: trend(frame[frame[line] == name], size, score, sizes) for name, sizes in lines.items()}
+        found = {
+            name: trend(frame[frame[line] == name], size, score, sizes)
+            for name, sizes in lines.items()
+        }
         whole = {name: one for name, one in found.items() if one is not None}
         if len(whole) == len(found):
             return whole
@@ -154,9 +180,14 @@ def never_falls(trends: Iterable[Trend], statement: str, source: str) -> Claim:
     )
 
 
-def ledger(experiments: Mapping[str, Any], results: Path, tell: Tell = lambda *_: None) -> pd.DataFrame:
+def ledger(
+    experiments: Mapping[str, Any], results: Path, tell: Tell = lambda *_: None
+) -> pd.DataFrame:
     """Return one line per claim of these experiment modules, measured on the packed tables in `results`."""
-    told, judged = [], {name: module for name, module in experiments.items() if hasattr(module, "claims")}
+    told, judged = (
+        [],
+        {name: module for name, module in experiments.items() if hasattr(module, "claims")},
+    )
     for number, (name, module) in enumerate(judged.items(), start=1):
         tell(f"judging {Path(name).stem}", number, len(judged))
         told += judge(name, module, Table(results / f"{Path(name).stem}.parquet"))
@@ -165,7 +196,9 @@ def ledger(experiments: Mapping[str, Any], results: Path, tell: Tell = lambda *_
 
 def results_folder() -> Path:
     """The committed tables: of the checkout that this code is in, or else of the one that is worked in."""
-    here = Path("docs") / "results"  # where this code is a copy elsewhere, as `pip install .` makes one
+    here = (
+        Path("docs") / "results"
+    )  # where this code is a copy elsewhere, as `pip install .` makes one
     return here if here.is_dir() and not RESULTS.is_dir() else RESULTS
 
 
@@ -197,7 +230,10 @@ def _outdated(name: str, module: Any, table: Table, rows: pd.DataFrame) -> int:
     from recombine.sweeps.run import identity
     from recombine.training.computed import Cell
 
-    scale, listing = table.meta().get("scale"), getattr(module, "cells", getattr(module, "runs", None))
+    scale, listing = (
+        table.meta().get("scale"),
+        getattr(module, "cells", getattr(module, "runs", None)),
+    )
     if rows.empty or scale is None or listing is None:
         return 0
     try:
@@ -205,13 +241,22 @@ def _outdated(name: str, module: Any, table: Table, rows: pd.DataFrame) -> int:
     except Exception as error:
         told = user_files.where(error, Path(getattr(module, "__file__", None) or ""))
         raise InputError(f"{name} cannot list what it asks for at {scale} scale: {told}") from error
-    names = (Cell(Path(name).stem, one).name if isinstance(one, Mapping) else identity(one) for one in listed)
+    names = (
+        Cell(Path(name).stem, one).name if isinstance(one, Mapping) else identity(one)
+        for one in listed
+    )
     return len(set(rows["run"]) - set(names))
 
 
 def recipes_of(rows: pd.DataFrame) -> str:
     """The recipes of the trained runs as they would be written, with their steps; six at most."""
-    names = ["recipe", "recipe.learning_rate", "recipe.weight_decay", "recipe.vector_rate", "num_steps"]
+    names = [
+        "recipe",
+        "recipe.learning_rate",
+        "recipe.weight_decay",
+        "recipe.vector_rate",
+        "num_steps",
+    ]
     names.append("recipe.precision")
     if "recipe" not in rows or "num_steps" not in rows:
         return ""
@@ -225,7 +270,12 @@ def recipes_of(rows: pd.DataFrame) -> str:
 
 
 def recipe_text(
-    name: str, learning_rate: float, weight_decay: float, vector_rate: float, num_steps: float, precision: str = "auto"
+    name: str,
+    learning_rate: float,
+    weight_decay: float,
+    vector_rate: float,
+    num_steps: float,
+    precision: str = "auto",
 ) -> str:
     """A recipe and its steps in words. Rows from before `vector_rate` was added (NaN) were trained with 1."""
     fields = f"learning_rate={learning_rate:g}, weight_decay={weight_decay:g}"
@@ -252,7 +302,9 @@ def _claims(module: Any, table: Table, rows: pd.DataFrame, command: str) -> list
     try:
         return module.claims(rows)
     except KeyError as error:
-        raise InputError(f"{table.path} has no column {error}: make it anew with `{command}`") from error
+        raise InputError(
+            f"{table.path} has no column {error}: make it anew with `{command}`"
+        ) from error
     except Exception as error:
         told = user_files.where(error, Path(getattr(module, "__file__", None) or ""))
         raise InputError(f"the claims cannot be computed from {table.path}: {told}") from error
@@ -263,5 +315,7 @@ def device_seconds(rows: pd.DataFrame) -> float:
     if "meta/compile_seconds" not in rows:
         return 0.0
     runs = rows.drop_duplicates("run")
-    programs = runs.drop_duplicates(["meta/seconds", "meta/compile_seconds"])  # what trains side by side shares both
+    programs = runs.drop_duplicates(
+        ["meta/seconds", "meta/compile_seconds"]
+    )  # what trains side by side shares both
     return sum(runs["meta/seconds"]) + sum(programs["meta/compile_seconds"])

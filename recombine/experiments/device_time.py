@@ -20,7 +20,10 @@ FIRST, PUBLIC_RUNS = ("scaling_width", "scaling_data", "support_conditions"), 77
 
 def by_experiment(found: Sequence[Line]) -> dict[str, list[Line]]:
     """The lines of each experiment."""
-    return {name: list(claims) for name, claims in itertools.groupby(found, lambda line: line["experiment"])}
+    return {
+        name: list(claims)
+        for name, claims in itertools.groupby(found, lambda line: line["experiment"])
+    }
 
 
 def took(found: Sequence[Line]) -> str:
@@ -54,7 +57,11 @@ def _more(tables: Iterable[Table]) -> str:
 
 def _unshown(table: Table) -> pd.DataFrame:
     rows = table.read()
-    return rows.loc[~rows["run"].isin(shown(table)["run"]), :] if len(rows) else pd.DataFrame({"run": []})
+    return (
+        rows.loc[~rows["run"].isin(shown(table)["run"]), :]
+        if len(rows)
+        else pd.DataFrame({"run": []})
+    )
 
 
 def _students(tables: Iterable[Table]) -> str:
@@ -79,7 +86,9 @@ def _of_the_paper(rows: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame({"run": []})
     student = (rows["model"] == "MLP") & (rows["model.widths"] == "1024x1024x1024x1024")
     on_h200 = rows["meta/device"].str.contains("H200", na=False)
-    trained = rows.get("recipe.learning_rate", 1) != 0  # controls that were never trained do not count
+    trained = (
+        rows.get("recipe.learning_rate", 1) != 0
+    )  # controls that were never trained do not count
     return rows.loc[student & on_h200 & trained & (rows["family"] == "Hyperteacher"), :]
 
 
@@ -88,7 +97,9 @@ def _first_sweeps(found: Sequence[Line]) -> str:
     from recombine.planning.bench.speed import PUBLIC_SECONDS
 
     lines = [claims[0] for name, claims in by_experiment(found).items() if name in FIRST]
-    if len(lines) < len(FIRST) or not all(line["runs"] and line["scale"] == "full" for line in lines):
+    if len(lines) < len(FIRST) or not all(
+        line["runs"] and line["scale"] == "full" for line in lines
+    ):
         return ""
     num_runs, seconds = sum(line["runs"] for line in lines), sum(line["seconds"] for line in lines)
     (*names, last), public = [f"`{name}`" for name in FIRST], num_runs * PUBLIC_SECONDS

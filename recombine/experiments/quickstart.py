@@ -40,16 +40,25 @@ def summary(rows) -> dict[str, float]:
     """The numbers that the claim is about: means over seeds at the last step."""
     cells = _last(rows).groupby(["width", "frac_test"])["test/r2"].mean()
     widths, fractions = (cells.index.get_level_values(name) for name in ("width", "frac_test"))
-    found = {"best test R2": float(cells.max()), "test R2 of the narrowest student": float(cells[widths.min()].max())}
+    found = {
+        "best test R2": float(cells.max()),
+        "test R2 of the narrowest student": float(cells[widths.min()].max()),
+    }
     for frac_test in (fractions.min(), fractions.max()):
-        found[f"test R2 of the widest, {frac_test:.0%} held out"] = float(cells[widths.max(), frac_test])
+        found[f"test R2 of the widest, {frac_test:.0%} held out"] = float(
+            cells[widths.max(), frac_test]
+        )
     return found
 
 
 def figures(rows) -> dict:
     """Test R2 against width; decodability against test R2; decodability by layer."""
     last = _last(rows)
-    layers = [name for name in ("code", "hidden0", "hidden1", "hidden2") if f"{_PROBE}/{name}/test/r2" in last]
+    layers = [
+        name
+        for name in ("code", "hidden0", "hidden1", "hidden2")
+        if f"{_PROBE}/{name}/test/r2" in last
+    ]
     by_layer = last.melt(
         id_vars=["width", "held out", "frac_test"],
         value_vars=[f"{_PROBE}/{name}/test/r2" for name in layers],

@@ -61,7 +61,9 @@ def run_and_judge(name: str, scale: str, quiet: bool = False) -> pd.DataFrame:
     """Train an experiment (or file) as `recombine run` does, and give its ledger."""
     from recombine.experiments.runner import Order, perform
 
-    (module,) = _experiments([name]).values()  # what makes no claims is refused before it is trained
+    (module,) = _experiments(
+        [name]
+    ).values()  # what makes no claims is refused before it is trained
     order = Order(name, scale)
     result, _ = perform(order, quiet)
     if not quiet:  # otherwise `perform` has printed them
@@ -88,10 +90,15 @@ def lines(found: Sequence[Line], width: int) -> list[str]:
         told.append(f"  {first['command']}")
         for claim in claims:
             texts = [claim["statement"], f"measured {_measured(claim)}; {_published(claim)}"]
-            texts += [f"source: {claim['source']}", *([f"control: {claim['control']}"] if claim["control"] else [])]
+            texts += [
+                f"source: {claim['source']}",
+                *([f"control: {claim['control']}"] if claim["control"] else []),
+            ]
             texts += [f"note: {claim['note']}"] if claim["note"] else []
             text = "\n".join(textwrap.fill(text, width - MARGIN) for text in texts)
-            told.append(f"  {claim['verdict']:<{MARGIN - 2}}" + textwrap.indent(text, " " * MARGIN).lstrip())
+            told.append(
+                f"  {claim['verdict']:<{MARGIN - 2}}" + textwrap.indent(text, " " * MARGIN).lstrip()
+            )
         told.append("")
     return [*told, textwrap.fill(f"{_tally(found)}; device time: {device_time.took(found)}", width)]
 
@@ -107,7 +114,9 @@ def write(results: Path, out: Path, tell: Tell = lambda *_: None) -> Path:
     try:
         return replace(out, text.encode())
     except OSError as error:
-        raise InputError(f"cannot write the page to {out} ({error.strerror or error}): name another file") from error
+        raise InputError(
+            f"cannot write the page to {out} ({error.strerror or error}): name another file"
+        ) from error
 
 
 def page(results: Path, tell: Tell = lambda *_: None) -> str:
@@ -116,15 +125,21 @@ def page(results: Path, tell: Tell = lambda *_: None) -> str:
     found = ledger(modules, results, tell).to_dict("records")
     tables = {name: Table(results / f"{name}.parquet") for name in modules}
     sections = [
-        _section(modules[name], tables[name], claims) for name, claims in device_time.by_experiment(found).items()
+        _section(modules[name], tables[name], claims)
+        for name, claims in device_time.by_experiment(found).items()
     ]
-    return "\n".join([INTRO, _verdicts(found), device_time.section(found, list(tables.values())), *sections, END])
+    return "\n".join(
+        [INTRO, _verdicts(found), device_time.section(found, list(tables.values())), *sections, END]
+    )
 
 
 def _verdicts(found: Sequence[Line]) -> str:
     told = [("experiment", "claim", "published", "measured", "verdict"), ("---",) * 5]
     for claim in found:
-        name, texts = claim["experiment"], (claim["statement"], claim["published"], _measured(claim), claim["verdict"])
+        name, texts = (
+            claim["experiment"],
+            (claim["statement"], claim["published"], _measured(claim), claim["verdict"]),
+        )
         told.append((f"[{name}](#{name})", *map(_safe, texts)))
     table = "\n".join(f"| {' | '.join(line)} |" for line in told)
     return f"## Verdicts\n\n{_tally(found)}.\n\n{table}\n"
@@ -133,7 +148,11 @@ def _verdicts(found: Sequence[Line]) -> str:
 def _section(module: Any, table: Table, claims: Sequence[Line]) -> str:
     about, first = _labelled(module.__doc__ or ""), claims[0]
     name = first["experiment"]
-    paragraphs = [f"## {name}", f"**{_safe(first['title'])}**", f"Claim: {_safe(about.get('Claim', ''))}"]
+    paragraphs = [
+        f"## {name}",
+        f"**{_safe(first['title'])}**",
+        f"Claim: {_safe(about.get('Claim', ''))}",
+    ]
     paragraphs += [f"{_made(first)}.\n```\n{first['command']}\n```"]
     if first["recipe"]:
         measured = any(str(column).startswith("activity/") for column in table.read())
@@ -141,10 +160,14 @@ def _section(module: Any, table: Table, claims: Sequence[Line]) -> str:
         paragraphs.append(f"Recipe: {_safe(first['recipe'])}.{warning}")
     paragraphs.append("\n".join(map(_item, claims)))
     paragraphs += _left_out(module, table, first["scale"]) if first["runs"] else []
-    paragraphs.append(f"Source: {_safe('; '.join(dict.fromkeys(claim['source'] for claim in claims)))}")
+    paragraphs.append(
+        f"Source: {_safe('; '.join(dict.fromkeys(claim['source'] for claim in claims)))}"
+    )
     if first["runs"] and "Measured" in about:
         paragraphs.append(f"Measured: {_safe(about['Measured'])}")
-    paragraphs += [f"![{_safe(_title(text))}]({name}-{figure}.svg)" for figure, text in table.figures().items()]
+    paragraphs += [
+        f"![{_safe(_title(text))}]({name}-{figure}.svg)" for figure, text in table.figures().items()
+    ]
     return "\n\n".join(paragraphs) + "\n"
 
 
@@ -162,7 +185,9 @@ def _left_out(module: Any, table: Table, scale: str) -> list[str]:
     """The runs of a grid that an experiment does not ask for: what cannot be, and what it spares itself."""
     from recombine.sweeps.run import identity
 
-    impossible, spared = (getattr(module, name, lambda _: [])(scale) for name in ("impossible", "spared"))
+    impossible, spared = (
+        getattr(module, name, lambda _: [])(scale) for name in ("impossible", "spared")
+    )
     told = [_impossible(impossible)] if impossible else []
     if spared:
         why = (module.spared.__doc__ or "").strip().partition("\n")[0]
@@ -176,9 +201,12 @@ def _impossible(runs: Sequence[Any]) -> str:
     """The runs that no support can satisfy, by their family, to be unfolded."""
     cells: dict[str, set[float]] = {}
     for run in runs:
-        cells.setdefault(f"K={run.family.num_hot}, M={run.family.num_modules}", set()).add(run.frac_test)
+        cells.setdefault(f"K={run.family.num_hot}, M={run.family.num_modules}", set()).add(
+            run.frac_test
+        )
     listed = "; ".join(
-        f"{name}: {', '.join(f'{100 * frac:.6g}%' for frac in sorted(of))}" for name, of in cells.items()
+        f"{name}: {', '.join(f'{100 * frac:.6g}%' for frac in sorted(of))}"
+        for name, of in cells.items()
     )
     told = f"Impossible, and left out: {len(runs)} runs, whose train tasks are too few to connect the modules"
     return f"<details><summary>{told}</summary>\n\nShare held out: {listed}.\n\n</details>"
@@ -214,7 +242,11 @@ def _outdated(line: Line, kind: str) -> str:
 def _tally(found: Sequence[Line]) -> str:
     """How many claims came out how: those of others, and apart from them those of which nothing was published."""
     theirs, ours = ([claim for claim in found if claim["ours"] is mine] for mine in (False, True))
-    told = [f"{len(theirs)} published claim{'s' * (len(theirs) != 1)}{_counts(theirs)}"] if theirs or not ours else []
+    told = (
+        [f"{len(theirs)} published claim{'s' * (len(theirs) != 1)}{_counts(theirs)}"]
+        if theirs or not ours
+        else []
+    )
     kind = "control or question" if len(ours) == 1 else "controls and questions"
     return "; ".join([*told, *([f"{len(ours)} {kind} of our own{_counts(ours)}"] if ours else [])])
 
@@ -240,14 +272,24 @@ def _number(value: float | None) -> str:
         return "-"
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
-    return f"{value:.4f}" if round(abs(value), 4) < 1 else f"{value:.3f}" if abs(value) < 100 else f"{value:,.0f}"
+    return (
+        f"{value:.4f}"
+        if round(abs(value), 4) < 1
+        else f"{value:.3f}"
+        if abs(value) < 100
+        else f"{value:,.0f}"
+    )
 
 
 def _labelled(text: str) -> dict[str, str]:
     """What a docstring says under its labels: Claim, Command, Runtime, Expected, Measured."""
     blocks = re.split(r"\n(?=[A-Z]\w+:\s)|\n\s*\n", text)
     pairs = [block.strip().partition(":") for block in blocks]
-    return {label: " ".join(told.split()) for label, _, told in pairs if re.fullmatch(r"[A-Z]\w+", label)}
+    return {
+        label: " ".join(told.split())
+        for label, _, told in pairs
+        if re.fullmatch(r"[A-Z]\w+", label)
+    }
 
 
 def _title(figure: str) -> str:

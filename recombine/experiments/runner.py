@@ -30,11 +30,49 @@ from recombine.training.scheduler import complete, finished
 
 SCALES = ("tiny", "small", "full")
 FILES = (  # endings of a file, which no folder of rows gets by mistake; another dot in its name is fine
-    *(".arrow", ".csv", ".feather", ".gz", ".h5", ".html", ".json", ".jsonl", ".log", ".md", ".npz", ".parq"),
-    *(".parquet", ".pdf", ".pkl", ".png", ".pq", ".py", ".svg", ".tsv", ".txt", ".xlsx", ".yaml", ".yml", ".zip"),
+    *(
+        ".arrow",
+        ".csv",
+        ".feather",
+        ".gz",
+        ".h5",
+        ".html",
+        ".json",
+        ".jsonl",
+        ".log",
+        ".md",
+        ".npz",
+        ".parq",
+    ),
+    *(
+        ".parquet",
+        ".pdf",
+        ".pkl",
+        ".png",
+        ".pq",
+        ".py",
+        ".svg",
+        ".tsv",
+        ".txt",
+        ".xlsx",
+        ".yaml",
+        ".yml",
+        ".zip",
+    ),
 )
-SWEEP = {"experiment.json", "status.json", "rows"}  # one of them is in every folder that a sweep was written to
-BESIDE = {"failure.txt", "mlruns", "slurm", "tensorboard", "wandb", "work"}  # and these may be there before
+SWEEP = {
+    "experiment.json",
+    "status.json",
+    "rows",
+}  # one of them is in every folder that a sweep was written to
+BESIDE = {
+    "failure.txt",
+    "mlruns",
+    "slurm",
+    "tensorboard",
+    "wandb",
+    "work",
+}  # and these may be there before
 
 
 @dataclass(frozen=True)
@@ -76,24 +114,33 @@ def runs_of(order: Order) -> tuple[ModuleType, list[Run]]:
 
 
 def _module(order: Order) -> ModuleType:
-    require(order.scale in SCALES, f"there is no scale {order.scale!r}: choose one of {', '.join(SCALES)}")
+    require(
+        order.scale in SCALES,
+        f"there is no scale {order.scale!r}: choose one of {', '.join(SCALES)}",
+    )
     return catalogue.experiment(order.experiment)
 
 
-def _listed(module: ModuleType, function: Callable[[str], Iterable[Any]], scale: str, told: str) -> list[Any]:
+def _listed(
+    module: ModuleType, function: Callable[[str], Iterable[Any]], scale: str, told: str
+) -> list[Any]:
     try:
         return list(function(scale))
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"{told} failed: {user_files.where(error, Path(module.__file__ or ''))}") from error
+        raise InputError(
+            f"{told} failed: {user_files.where(error, Path(module.__file__ or ''))}"
+        ) from error
 
 
 def perform(order: Order, quiet: bool = False) -> tuple[dict[str, Any], pd.DataFrame]:
     """Train or compute an experiment and keep what a report shows; the result in numbers, and the rows."""
     clock, table = time.perf_counter(), Table(order.place)
     module = _module(order)
-    work, names, programs = (_computing if hasattr(module, "cells") else _training)(order, table, quiet)
+    work, names, programs = (_computing if hasattr(module, "cells") else _training)(
+        order, table, quiet
+    )
     if not order.finished:
         _check_place(table)
     _tell_taken(order, table)
@@ -120,7 +167,9 @@ def perform(order: Order, quiet: bool = False) -> tuple[dict[str, Any], pd.DataF
         "warnings": unit_activity.warnings(rows),
         "rows": len(rows),
     }
-    for warning in result["warnings"] if quiet else []:  # otherwise the terminal shows it below the summary
+    for warning in (
+        result["warnings"] if quiet else []
+    ):  # otherwise the terminal shows it below the summary
         say(warning)
     _keep(table, module, rows, result, _about(module, order, names) if num_new else {})
     return result, rows
@@ -130,7 +179,11 @@ def _check_place(table: Table) -> None:
     """Refuse a folder of something else, and a name that is a file's: what is refused is not written to."""
     place = table.path
     try:
-        found = {one.name for one in place.iterdir() if not one.name.startswith(".")} if place.is_dir() else set()
+        found = (
+            {one.name for one in place.iterdir() if not one.name.startswith(".")}
+            if place.is_dir()
+            else set()
+        )
     except OSError:  # whoever writes there says why not
         return
     if table.packed or found & SWEEP:
@@ -168,11 +221,24 @@ def _training(order: Order, table: Table, quiet: bool) -> Work:
         if order.finished:
             return finished(runs, table), 0
         work = order.place.with_suffix("") if table.packed else order.place
-        executor = executors.opened(order.on, order.slurm, work)  # a name that is none is refused here
+        executor = executors.opened(
+            order.on, order.slurm, work
+        )  # a name that is none is refused here
         with contextlib.ExitStack() as stack:
-            log = stack.enter_context(trackers.open_mirrors(order.log, order.name, order.place)) if order.log else None
+            log = (
+                stack.enter_context(trackers.open_mirrors(order.log, order.name, order.place))
+                if order.log
+                else None
+            )
             about = _about(module, order, names)
-            return complete(runs, table, open_executor=lambda: executor, shown=not quiet, mirror=log, about=about)
+            return complete(
+                runs,
+                table,
+                open_executor=lambda: executor,
+                shown=not quiet,
+                mirror=log,
+                about=about,
+            )
 
     return Work(rows, names, dict(zip(names, map(structure, runs), strict=True)))
 
@@ -182,12 +248,16 @@ def _computing(order: Order, table: Table, quiet: bool) -> Work:
     others = (order.seeds is not None, order.on != "here", order.slurm, order.log)
     told = f"{order.experiment} is computed, not trained: --seeds, --on, --slurm and --log do not apply"
     require(not any(others), told)
-    listing = functools.partial(module.cells, **overrides.arguments(module.cells, order.settings, order.experiment))
+    listing = functools.partial(
+        module.cells, **overrides.arguments(module.cells, order.settings, order.experiment)
+    )
     told = f"{order.experiment}: cells({order.scale!r})"
     cells = computed.cells_of(order.name, told, _listed(module, listing, order.scale, told))
     names = [cell.name for cell in cells]
     one = module.measure
-    if "folder" in inspect.signature(one).parameters:  # for what takes long, so that nothing of it is lost
+    if (
+        "folder" in inspect.signature(one).parameters
+    ):  # for what takes long, so that nothing of it is lost
         work = order.place.with_suffix("") if table.packed else order.place
         one = functools.partial(one, folder=work / "work")
 
@@ -203,13 +273,19 @@ def _computing(order: Order, table: Table, quiet: bool) -> Work:
 def _failure(done: str, error: Exception, table: Table, file: Path) -> InputError:
     """What went wrong in training or computing, in one line; the rest is in a file beside the rows."""
     told = "".join(traceback.format_exception(error))
-    place = table.path.with_name(f"{table.path.stem}-failure.txt") if table.packed else table.path / "failure.txt"
+    place = (
+        table.path.with_name(f"{table.path.stem}-failure.txt")
+        if table.packed
+        else table.path / "failure.txt"
+    )
     try:
         place.write_text(told)
         more = f"; all of it is in {place}"
     except OSError:
         more = ""
-    return InputError(f"{done} failed, what is finished is kept: {user_files.where(error, file)}{more}")
+    return InputError(
+        f"{done} failed, what is finished is kept: {user_files.where(error, file)}{more}"
+    )
 
 
 def _about(module: ModuleType, order: Order, names: list[str]) -> dict[str, Any]:
@@ -233,21 +309,41 @@ def _stopped(table: Table, names: list[str]) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         kept = len(table.finished() & set(names))
-        say(f"stopped; {kept} of {len(names)} runs are kept in {table.path}; the same command goes on from there")
+        say(
+            f"stopped; {kept} of {len(names)} runs are kept in {table.path}; the same command goes on from there"
+        )
         raise SystemExit(130) from None
 
 
-def _keep(table: Table, module: ModuleType, rows: pd.DataFrame, result: dict[str, Any], about: dict[str, Any]) -> None:
+def _keep(
+    table: Table,
+    module: ModuleType,
+    rows: pd.DataFrame,
+    result: dict[str, Any],
+    about: dict[str, Any],
+) -> None:
     """Keep beside the rows what a report shows: the command, the summary and the figures."""
     last, shown = rows.iloc[-1], rows["run"].unique().tolist()
     notes = about | {"title": getattr(module, "TITLE", result["experiment"])}
     # The folder may hold other runs too: a report is of the ones shown.
-    notes |= {"description": (module.__doc__ or "").strip(), "summary": result["summary"], "shown": shown}
+    notes |= {
+        "description": (module.__doc__ or "").strip(),
+        "summary": result["summary"],
+        "shown": shown,
+    }
     if about or table.meta().get("shown", shown) != shown:
         # Otherwise the table keeps the command, the time and the versions of the day when its rows were made.
-        told = ("experiment", "runs", "programs", "seconds") if about else ("experiment", "runs", "programs")
+        told = (
+            ("experiment", "runs", "programs", "seconds")
+            if about
+            else ("experiment", "runs", "programs")
+        )
         notes |= {key: result[key] for key in told}
-        versions = {"recombine": last["meta/recombine"], "jax": last["meta/jax"], "python": sys.version.split()[0]}
+        versions = {
+            "recombine": last["meta/recombine"],
+            "jax": last["meta/jax"],
+            "python": sys.version.split()[0],
+        }
         notes |= {"device": last["meta/device"], "versions": versions, "date": last["meta/date"]}
     # A training machine may lack plotly: the same command on another one reuses the rows and draws.
     figures = _of_rows(module, "figures", rows) if find_spec("plotly") else None

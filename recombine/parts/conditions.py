@@ -14,7 +14,9 @@ import numpy as np
 
 from recombine.basics.errors import InputError, require
 
-CHUNK = 1 << 15  # rows per matrix product: the float copy stays in cache, and float32 counts stay exact
+CHUNK = (
+    1 << 15
+)  # rows per matrix product: the float copy stays in cache, and float32 counts stay exact
 DRAWS = 200  # uniform draws before a connected set is grown instead
 CELLS = 40_000_000  # table cells that all those draws may look at: about a second
 NOTHING = 1e-6  # a coordinate that is rounding
@@ -134,7 +136,9 @@ def train_size(num_tasks: int, frac_test: float) -> int:
     """How many train tasks a held-out fraction leaves."""
     require(num_tasks > 1, f"a table of {num_tasks} tasks cannot be split: use a larger one")
     num_test = round(frac_test * num_tasks) if 0 < frac_test < 1 else 0
-    places = len(str(num_tasks)) + 1  # decimals with which both ends, rounded inwards, still leave one task
+    places = (
+        len(str(num_tasks)) + 1
+    )  # decimals with which both ends, rounded inwards, still leave one task
     least = ceil(10**places / num_tasks) / 10**places
     require(
         0 < num_test < num_tasks,
@@ -152,7 +156,10 @@ def mark(num_tasks: int, train: np.ndarray, test: np.ndarray | None = None) -> n
     parts[train] = 1
     for number, name in ((1, "train"), (2, "test")):
         found = bool((parts == number).any())
-        require(found, f"this support leaves no {name} task of {num_tasks}: use another, or a larger table")
+        require(
+            found,
+            f"this support leaves no {name} task of {num_tasks}: use another, or a larger table",
+        )
     return parts
 
 
@@ -169,7 +176,9 @@ def fingerprint(rows: np.ndarray) -> np.ndarray:
     return np.concatenate([chunk @ stamp for chunk in _chunks(rows, np.uint64)])
 
 
-def draw(rows: np.ndarray, num: int, rng: np.random.Generator, remedy: str = "", linked: bool = True) -> np.ndarray:
+def draw(
+    rows: np.ndarray, num: int, rng: np.random.Generator, remedy: str = "", linked: bool = True
+) -> np.ndarray:
     """Indices of `num` random rows that connect all modules, or with `linked=False` only cover them.
 
     Uniform over such sets while rejection sampling finds one. Else one is grown, which never fails on a
@@ -187,7 +196,9 @@ def draw(rows: np.ndarray, num: int, rng: np.random.Generator, remedy: str = "",
         f"({num}*{reach}+{int(linked)} = {num * reach + linked} < {num_modules}): {bound}",
     )
     good = connected if linked else compositional
-    require(good(rows), f"all {num_rows} tasks at hand do not {verb} {num_modules} modules: {remedy}")
+    require(
+        good(rows), f"all {num_rows} tasks at hand do not {verb} {num_modules} modules: {remedy}"
+    )
     for _ in range(max(3, min(DRAWS, CELLS // (num * num_modules)))):
         chosen = rng.choice(num_rows, num, replace=False)
         if good(rows[chosen]):
@@ -197,7 +208,9 @@ def draw(rows: np.ndarray, num: int, rng: np.random.Generator, remedy: str = "",
         if grown is not None:
             rest = rng.permutation(np.setdiff1d(np.arange(num_rows), grown))
             return np.concatenate([grown, rest[: num - len(grown)]])
-    raise InputError(f"found no {num} of {num_rows} tasks that {verb} {num_modules} modules: {remedy}")
+    raise InputError(
+        f"found no {num} of {num_rows} tasks that {verb} {num_modules} modules: {remedy}"
+    )
 
 
 def _lower(num_rows: int, reach: int, num_links: int) -> str:
@@ -209,7 +222,9 @@ def _lower(num_rows: int, reach: int, num_links: int) -> str:
     return f"lower frac_test to at most {floor(most * digits) / digits:.12g} or raise num_hot"
 
 
-def _grow(rows: np.ndarray, num: int, rng: np.random.Generator, linked: bool, greedy: bool) -> np.ndarray | None:
+def _grow(
+    rows: np.ndarray, num: int, rng: np.random.Generator, linked: bool, greedy: bool
+) -> np.ndarray | None:
     """At most `num` random rows, each linked to those before it, that cover all modules; None at a dead end.
 
     A row must bring so many new modules that the rows after it, each bringing at most `reach`, can do the

@@ -18,14 +18,19 @@ from recombine.parts.protocols import Observation
 Decoder = Callable[[Float[Array, "n d"]], Float[Array, "n M"]]
 
 
-def scores(fit: Observation, sides: Mapping[str, Observation], l2: float | None) -> dict[str, Array]:
+def scores(
+    fit: Observation, sides: Mapping[str, Observation], l2: float | None
+) -> dict[str, Array]:
     """The R2 of every layer's decoder on each side, for all modules and each of them; fitted on `fit`.
 
     `best` is the hidden layer that scores highest on the side `seen`, `deepest` the last one, `code` the same from the
     code itself. With `l2=None` it is all as in the public code: layers before their ReLU, the last point of a task.
     """
     found, hidden = {}, []
-    for look in (functools.partial(_layers, l2 is None), _code):  # a layer has a sample per point, a code one per task
+    for look in (
+        functools.partial(_layers, l2 is None),
+        _code,
+    ):  # a layer has a sample per point, a code one per task
         decoders = fit_ridges(*look(fit), l2)
         for side, observed in sides.items():
             layers, task = look(observed)
@@ -54,7 +59,9 @@ def _layers(public: bool, seen: Observation) -> tuple[dict[str, Array], Array]:
     if public:
         kept = {name: h[:, -1:] for name, h in kept.items() if not name.startswith("hidden")}
     num_points = next(iter(kept.values())).shape[1]
-    flat = {name: h.reshape(h.shape[0] * num_points, -1).astype(jnp.float32) for name, h in kept.items()}
+    flat = {
+        name: h.reshape(h.shape[0] * num_points, -1).astype(jnp.float32) for name, h in kept.items()
+    }
     return flat, jnp.repeat(seen.batch.task, num_points, axis=0)
 
 
@@ -63,13 +70,17 @@ def _code(seen: Observation) -> tuple[dict[str, Array], Array]:
     return {"code": code.reshape(code.shape[0], -1).astype(jnp.float32)}, seen.batch.task
 
 
-def fit_ridges(layers: dict[str, Array], y: Float[Array, "n M"], l2: float | None) -> dict[str, Decoder]:
+def fit_ridges(
+    layers: dict[str, Array], y: Float[Array, "n M"], l2: float | None
+) -> dict[str, Decoder]:
     """Exact ridge regressions from several layers to y, as functions from features to predictions.
 
     The intercept is not penalised and `l2` is relative to a layer's mean variance. With `l2=None` the public code's
     problem is solved instead: a penalty of 1 on the sum of squares, and on the intercept too.
     """
-    problems = {name: _center(h, y) if l2 is not None else _append_one(h, y) for name, h in layers.items()}
+    problems = {
+        name: _center(h, y) if l2 is not None else _append_one(h, y) for name, h in layers.items()
+    }
     systems = []
     for h, y_, _ in problems.values():
         variance = jnp.square(h).mean()
@@ -80,10 +91,14 @@ def fit_ridges(layers: dict[str, Array], y: Float[Array, "n M"], l2: float | Non
         systems.append((gram + penalty * jnp.eye(len(gram)), right))
     size = max(len(gram) for gram, _ in systems)
     grams, rights = zip(*(_pad(gram, right, size) for gram, right in systems), strict=True)
-    solutions = jax.vmap(functools.partial(solve_spd, block=32))(jnp.stack(grams), jnp.stack(rights))
+    solutions = jax.vmap(functools.partial(solve_spd, block=32))(
+        jnp.stack(grams), jnp.stack(rights)
+    )
     decoders = {}
     for (name, (h, _, predict)), x in zip(problems.items(), solutions, strict=True):
-        decoders[name] = predict(x[: h.shape[1]] if h.shape[1] <= h.shape[0] else _dot(h.T, x[: h.shape[0]]))
+        decoders[name] = predict(
+            x[: h.shape[1]] if h.shape[1] <= h.shape[0] else _dot(h.T, x[: h.shape[0]])
+        )
     return decoders
 
 
@@ -116,7 +131,9 @@ def _pad(gram: Array, right: Array, size: int) -> tuple[Array, Array]:
     return jnp.pad(gram, (0, extra)) + jnp.diag(tail), jnp.pad(right, ((0, extra), (0, 0)))
 
 
-def solve_spd(a: Float[Array, "n n"], b: Float[Array, "n m"], block: int = 32) -> Float[Array, "n m"]:
+def solve_spd(
+    a: Float[Array, "n n"], b: Float[Array, "n m"], block: int = 32
+) -> Float[Array, "n m"]:
     """Solve a x = b for a positive definite a, by Gauss-Jordan elimination of whole blocks.
 
     Not LAPACK's Cholesky: on a CPU with few cores, two batched calls of it in one program wait for each other's
@@ -134,10 +151,14 @@ def solve_spd(a: Float[Array, "n n"], b: Float[Array, "n m"], block: int = 32) -
 
     def invert(p):
         step = functools.partial(eliminate, size=1)
-        return jax.lax.fori_loop(0, block, step, jnp.concatenate([p, jnp.eye(block)], axis=1))[:, block:]
+        return jax.lax.fori_loop(0, block, step, jnp.concatenate([p, jnp.eye(block)], axis=1))[
+            :, block:
+        ]
 
     step = functools.partial(eliminate, size=block)
-    return jax.lax.fori_loop(0, len(a) // block, step, jnp.concatenate([a, b], axis=1))[:n, len(a) :]
+    return jax.lax.fori_loop(0, len(a) // block, step, jnp.concatenate([a, b], axis=1))[
+        :n, len(a) :
+    ]
 
 
 def r2_by_column(prediction: Float[Array, "n M"], y: Float[Array, "n M"]) -> Float[Array, " M"]:

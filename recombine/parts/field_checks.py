@@ -13,7 +13,9 @@ import numpy as np
 
 from recombine.basics.errors import require
 
-Knob = Annotated[float, "knob"]  # may differ between runs of one compiled program, which gets it as a traced scalar
+Knob = Annotated[
+    float, "knob"
+]  # may differ between runs of one compiled program, which gets it as a traced scalar
 
 
 MAX_LAYERS = 256  # a hundred take seconds to trace
@@ -38,7 +40,11 @@ def added(default: Any, before: Any) -> Any:
 @functools.lru_cache
 def added_fields(cls: type) -> dict[str, Any]:
     """The fields that were added to a part after rows were stored, with the value that those rows were trained with."""
-    return {field.name: field.metadata[BEFORE] for field in dataclasses.fields(cls) if BEFORE in field.metadata}
+    return {
+        field.name: field.metadata[BEFORE]
+        for field in dataclasses.fields(cls)
+        if BEFORE in field.metadata
+    }
 
 
 def is_knob(hint: Any) -> bool:
@@ -54,12 +60,19 @@ def check(part: Any, **least: float) -> None:
     """
     for name, hint in hints(type(part)).items():
         field, value = f"{type(part).__name__}.{name}", _tidy(getattr(part, name), hint)
-        require(_fits(value, hint), f"{field} must be {spell(hint)}, got {_shown(getattr(part, name))}")
-        require(_in_range(value), f"{field} must be below 2**63, or below 3.4e38 as a float, got {_shown(value)}")
+        require(
+            _fits(value, hint), f"{field} must be {spell(hint)}, got {_shown(getattr(part, name))}"
+        )
+        require(
+            _in_range(value),
+            f"{field} must be below 2**63, or below 3.4e38 as a float, got {_shown(value)}",
+        )
         object.__setattr__(part, name, value)
     for name, bound in least.items():
         value = getattr(part, name)
-        require(value >= bound, f"{type(part).__name__}.{name} must be at least {bound}, got {value!r}")
+        require(
+            value >= bound, f"{type(part).__name__}.{name} must be at least {bound}, got {value!r}"
+        )
 
 
 def check_layers(part: Any, num_layers: int) -> None:
@@ -78,7 +91,13 @@ def spell(hint: Any) -> str:
         return " or ".join(spell(arg) for arg in args)
     if origin is tuple:
         return "whole numbers, 128,128 say" if args[0] is int else f"a tuple of {spell(args[0])}"
-    plain = {int: "a whole number", float: "a number", bool: "True or False", str: "text", type(None): "None"}
+    plain = {
+        int: "a whole number",
+        float: "a number",
+        bool: "True or False",
+        str: "text",
+        type(None): "None",
+    }
     name = str(getattr(hint, "__name__", hint))
     return plain.get(hint, f"{'an' if name[0] in 'AEIOU' else 'a'} {name}")
 
@@ -90,16 +109,29 @@ def _bare(hint: Any) -> Any:
 def _tidy(value: Any, hint: Any) -> Any:
     hint = _bare(hint)
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return next((_tidy(value, arg) for arg in typing.get_args(hint) if _fits(_tidy(value, arg), arg)), value)
-    if hint is float and isinstance(value, (int, np.integer, np.floating)) and not isinstance(value, bool):
-        with contextlib.suppress(OverflowError):  # a whole number beyond all floats stays one, and does not fit
+        return next(
+            (_tidy(value, arg) for arg in typing.get_args(hint) if _fits(_tidy(value, arg), arg)),
+            value,
+        )
+    if (
+        hint is float
+        and isinstance(value, (int, np.integer, np.floating))
+        and not isinstance(value, bool)
+    ):
+        with contextlib.suppress(
+            OverflowError
+        ):  # a whole number beyond all floats stays one, and does not fit
             return float(value) + 0.0  # no minus zero: equal parts have equal hashes
     if hint is int and isinstance(value, np.integer):
         return int(value)
     if typing.get_origin(hint) is tuple and isinstance(value, (list, tuple)):
         args = typing.get_args(hint)
         inner = args[:1] * len(value) if args[-1] is Ellipsis else args
-        return tuple(_tidy(v, h) for v, h in zip(value, inner, strict=False)) if len(inner) == len(value) else value
+        return (
+            tuple(_tidy(v, h) for v, h in zip(value, inner, strict=False))
+            if len(inner) == len(value)
+            else value
+        )
     return value
 
 
@@ -127,7 +159,9 @@ def _fits(value: Any, hint: Any) -> bool:
         return any(_fits(value, arg) for arg in args)
     if origin is tuple:
         inner = args[:1] * len(value) if isinstance(value, tuple) and args[-1] is Ellipsis else args
-        return isinstance(value, tuple) and len(inner) == len(value) and all(map(_fits, value, inner))
+        return (
+            isinstance(value, tuple) and len(inner) == len(value) and all(map(_fits, value, inner))
+        )
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if isinstance(hint, type) and getattr(hint, "_is_protocol", False):

@@ -52,8 +52,14 @@ def check_sizes(family: Khot) -> None:
         family.num_modules <= MAX_MODULES,
         f"num_modules={family.num_modules} are too many to draw tasks of: lower it to at most {MAX_MODULES}",
     )
-    most = min(family.num_hot + 2, family.num_modules // 2)  # active modules; also of rows beyond the table
-    log_tasks = math.lgamma(family.num_modules + 1) - math.lgamma(most + 1) - math.lgamma(family.num_modules - most + 1)
+    most = min(
+        family.num_hot + 2, family.num_modules // 2
+    )  # active modules; also of rows beyond the table
+    log_tasks = (
+        math.lgamma(family.num_modules + 1)
+        - math.lgamma(most + 1)
+        - math.lgamma(family.num_modules - most + 1)
+    )
     require(
         log_tasks < MAX_LOG_TASKS,
         f"num_hot={family.num_hot} of {family.num_modules} modules make too many tasks to draw from: lower num_hot",
@@ -63,7 +69,9 @@ def check_sizes(family: Khot) -> None:
         bool(family.max_tasks) or total <= MAX_LISTED,
         f"{total:,} tasks are too many to list: set max_tasks, to 100000 say",
     )
-    num_rows = total if total <= MAX_LISTED else min(total, family.max_tasks)  # a short table is drawn from the whole
+    num_rows = (
+        total if total <= MAX_LISTED else min(total, family.max_tasks)
+    )  # a short table is drawn from the whole
     require(
         num_rows * family.num_modules <= MAX_CELLS,
         f"a table of {num_rows:,} tasks and {family.num_modules} modules is too large: lower max_tasks or num_modules",
@@ -142,7 +150,9 @@ def listed(num_modules: int, num_hot: int) -> np.ndarray:
     return np.concatenate(rows)
 
 
-def drawn(rng: np.random.Generator, num_modules: int, num_hots: Sequence[int], num_rows: int) -> np.ndarray:
+def drawn(
+    rng: np.random.Generator, num_modules: int, num_hots: Sequence[int], num_rows: int
+) -> np.ndarray:
     """Distinct rows, uniform over all rows with such numbers of active modules."""
     sizes = np.array([math.comb(num_modules, k) for k in num_hots], dtype=np.float64)
     found = np.zeros((0, num_modules), np.int8)

@@ -11,4 +11,6 @@ def linear(key: PRNGKeyArray, d_in: int, d_out: int, use_bias: bool = True) -> e
     layer = eqx.nn.Linear(d_in, d_out, use_bias, key=key)
     weight = jax.nn.initializers.lecun_normal(in_axis=1, out_axis=0)(key, (d_out, d_in))
     bias = jnp.zeros(d_out) if use_bias else None
-    return eqx.tree_at(lambda ls: (ls.weight, ls.bias), layer, (weight, bias), is_leaf=lambda leaf: leaf is None)
+    return eqx.tree_at(
+        lambda ls: (ls.weight, ls.bias), layer, (weight, bias), is_leaf=lambda leaf: leaf is None
+    )

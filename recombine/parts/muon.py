@@ -29,21 +29,29 @@ def scale_by_muon(dtype: Any = jnp.float32, momentum: float = 0.95) -> optax.Gra
     def update(updates, state, params=None):
         del params
         state = jax.tree.map(lambda m, g: momentum * m + (1 - momentum) * g, state, updates)
-        ahead = jax.tree.map(lambda m, g: momentum * m + (1 - momentum) * g, state, updates)  # Nesterov's
+        ahead = jax.tree.map(
+            lambda m, g: momentum * m + (1 - momentum) * g, state, updates
+        )  # Nesterov's
         leaves, tree = jax.tree.flatten(ahead)
         steps = list(leaves)
         for shape in {leaf.shape: None for leaf in leaves}:
             places = [i for i, leaf in enumerate(leaves) if leaf.shape == shape]
             stacked = jnp.stack([leaves[i] for i in places])
-            orthogonal = orthogonalise(stacked.reshape(-1, *shape[-2:]), dtype).reshape(stacked.shape)
-            for i, step in zip(places, orthogonal * max(1, shape[-2] / shape[-1]) ** 0.5, strict=True):
+            orthogonal = orthogonalise(stacked.reshape(-1, *shape[-2:]), dtype).reshape(
+                stacked.shape
+            )
+            for i, step in zip(
+                places, orthogonal * max(1, shape[-2] / shape[-1]) ** 0.5, strict=True
+            ):
                 steps[i] = step
         return jax.tree.unflatten(tree, steps), state
 
     return optax.GradientTransformation(init, update)
 
 
-def orthogonalise(x: Float[Array, "batch m n"], dtype: Any = jnp.float32) -> Float[Array, "batch m n"]:
+def orthogonalise(
+    x: Float[Array, "batch m n"], dtype: Any = jnp.float32
+) -> Float[Array, "batch m n"]:
     """The same matrices with all singular values near 1."""
     if x.shape[1] > x.shape[2]:
         return orthogonalise(x.mT, dtype).mT
@@ -51,7 +59,9 @@ def orthogonalise(x: Float[Array, "batch m n"], dtype: Any = jnp.float32) -> Flo
     size = jnp.sqrt(jnp.square(x).sum(axis=(1, 2), keepdims=True))
     eye = jnp.eye(x.shape[1], dtype=dtype)
     y = (x / (size + 1e-8)).astype(dtype)
-    for _ in range(NUM_ITERATIONS):  # unrolled: a loop inside the vmapped step would keep XLA from fusing
+    for _ in range(
+        NUM_ITERATIONS
+    ):  # unrolled: a loop inside the vmapped step would keep XLA from fusing
         gram = y @ y.mT
         y = (a * eye + gram @ (b * eye + c * gram)) @ y
     return y.astype(x.dtype)

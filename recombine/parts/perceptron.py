@@ -15,7 +15,12 @@ from jaxtyping import Array, Float, Shaped
 LONG = 64  # numbers in a code; a longer one is worth a product of its own
 
 Activation = Literal["relu", "gelu", "silu", "tanh"]
-FUNCTIONS = {"relu": jax.nn.relu, "gelu": jax.nn.gelu, "silu": jax.nn.silu, "tanh": jnp.tanh}  # gelu: tanh formula
+FUNCTIONS = {
+    "relu": jax.nn.relu,
+    "gelu": jax.nn.gelu,
+    "silu": jax.nn.silu,
+    "tanh": jnp.tanh,
+}  # gelu: tanh formula
 
 
 class Perceptron(eqx.Module):
@@ -42,7 +47,11 @@ class Perceptron(eqx.Module):
         """The same for many tasks at once, faster than one by one under `vmap`."""
         tasks, n, _ = x.shape
         plain = jnp.promote_types(x.dtype, jnp.float32)
-        code = code.astype(plain) if self.embedding is None else jax.vmap(jax.vmap(self.embedding))(code)
+        code = (
+            code.astype(plain)
+            if self.embedding is None
+            else jax.vmap(jax.vmap(self.embedding))(code)
+        )
         code, x = code.reshape(tasks, -1).T, x.reshape(tasks * n, -1).T
         # Every point is a column: a bias's gradient is then a sum along memory, which a GPU does in half the time.
         first, *rest = self.layers
@@ -54,7 +63,9 @@ class Perceptron(eqx.Module):
             pre = _product(first.weight[:, len(code) :], x) + jnp.repeat(of_task, n, axis=1)
         activations = {}
         for i, layer in enumerate(rest):
-            if self.norms:  # in float32, whatever the type of the weights: adding the bias has made it so
+            if (
+                self.norms
+            ):  # in float32, whatever the type of the weights: adding the bias has made it so
                 pre = jax.vmap(self.norms[i], in_axes=1, out_axes=1)(pre)
             h = FUNCTIONS[self.activation](pre)
             if self.residual and i > 0:
@@ -62,7 +73,9 @@ class Perceptron(eqx.Module):
             activations |= {f"pre{i}": pre, f"hidden{i}": h}
             pre = _product(layer.weight, h) + jnp.asarray(layer.bias)[:, None]
         activations["output"] = pre
-        activations = {name: h.reshape(-1, tasks, n).transpose(1, 2, 0) for name, h in activations.items()}
+        activations = {
+            name: h.reshape(-1, tasks, n).transpose(1, 2, 0) for name, h in activations.items()
+        }
         return activations["output"], activations
 
 

@@ -13,6 +13,8 @@ Precision = Literal["float32", "bfloat16", "auto"]
 def multiplied_in(precision: Precision) -> Any:
     """The type in which matrices are multiplied; `auto` is bfloat16 where that is fast, on a GPU or TPU."""
     known = ("float32", "bfloat16", "auto")
-    require(precision in known, f"there is no precision {precision!r}: choose one of {', '.join(known)}")
+    require(
+        precision in known, f"there is no precision {precision!r}: choose one of {', '.join(known)}"
+    )
     low = jax.default_backend() != "cpu" if precision == "auto" else precision == "bfloat16"
     return jnp.bfloat16 if low else jnp.float32

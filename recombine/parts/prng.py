@@ -21,7 +21,9 @@ PARITY = 0x1BD11BDA
 BITS, SPLIT, FOLD = 0, 1, 2
 
 
-def threefry(key: UInt32[Array, "2"], x0: Array, x1: Array, num_rounds: int = 13) -> tuple[Array, Array]:
+def threefry(
+    key: UInt32[Array, "2"], x0: Array, x1: Array, num_rounds: int = 13
+) -> tuple[Array, Array]:
     """Encrypt the words (x0, x1) with a key: the counter-based generator itself."""
     schedule = (key[0], key[1], key[0] ^ key[1] ^ np.uint32(PARITY))
     x0, x1 = x0 + schedule[0], x1 + schedule[1]
@@ -47,7 +49,9 @@ def _split(key: UInt32[Array, "2"], shape: tuple[int, ...]) -> UInt32[Array, "..
 
 
 def _fold_in(key: UInt32[Array, "2"], data: Any) -> UInt32[Array, "2"]:
-    return jax.lax.optimization_barrier(jnp.stack(threefry(key, data.astype(np.uint32), jnp.uint32(FOLD))))
+    return jax.lax.optimization_barrier(
+        jnp.stack(threefry(key, data.astype(np.uint32), jnp.uint32(FOLD)))
+    )
 
 
 def _bits(key: UInt32[Array, "2"], width: int, shape: tuple[int, ...]) -> Array:

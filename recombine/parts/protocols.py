@@ -62,7 +62,9 @@ class Family(Protocol):
     def groups(self, tasks: np.ndarray) -> dict[str, np.ndarray]: ...
     def init(self, key: PRNGKeyArray) -> PyTree[Array]: ...
     def weigh(self, key: PRNGKeyArray, row: Array) -> Array: ...
-    def sample(self, world: PyTree[Array], key: PRNGKeyArray, task: Array, n: int) -> tuple[Any, Any]: ...
+    def sample(
+        self, world: PyTree[Array], key: PRNGKeyArray, task: Array, n: int
+    ) -> tuple[Any, Any]: ...
     def score(self, prediction: PyTree[Array], y: PyTree[Array]) -> dict[str, Array]: ...
 
 
@@ -71,7 +73,9 @@ class Support(Protocol):
 
     guarantees: ClassVar[frozenset[str]]
 
-    def parts(self, modules: np.ndarray, rng: np.random.Generator, frac_test: float) -> np.ndarray: ...
+    def parts(
+        self, modules: np.ndarray, rng: np.random.Generator, frac_test: float
+    ) -> np.ndarray: ...
 
 
 class Encoding(Protocol):
@@ -128,8 +132,12 @@ class Lab(Protocol):
     def split(self) -> Split: ...
     @property
     def encoding(self) -> Encoding: ...
-    def observe(self, key: PRNGKeyArray, part: Part, n: int, net: eqx.Module | None = None) -> Observation: ...
-    def look(self, key: PRNGKeyArray, rows: Array, net: eqx.Module | None = None) -> Observation: ...
+    def observe(
+        self, key: PRNGKeyArray, part: Part, n: int, net: eqx.Module | None = None
+    ) -> Observation: ...
+    def look(
+        self, key: PRNGKeyArray, rows: Array, net: eqx.Module | None = None
+    ) -> Observation: ...
 
 
 class Diagnostic(Protocol):
@@ -158,10 +166,14 @@ MARKS = {
 
 def kind_of(part: Any) -> str | None:
     """The kind of a part or of its class: "family", "support", … or None."""
-    return next((kind for kind, marks in MARKS.items() if all(hasattr(part, mark) for mark in marks)), None)
+    return next(
+        (kind for kind, marks in MARKS.items() if all(hasattr(part, mark) for mark in marks)), None
+    )
 
 
-def examples_of(family: Family, world: PyTree[Array], task: Array) -> Callable[[PRNGKeyArray, int], Any]:
+def examples_of(
+    family: Family, world: PyTree[Array], task: Array
+) -> Callable[[PRNGKeyArray, int], Any]:
     """The examples of a task that an encoding may draw: the family's own, or else its samples."""
     draw = getattr(family, "examples", family.sample)
     return lambda key, n: draw(world, key, task, n)

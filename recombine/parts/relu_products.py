@@ -40,7 +40,10 @@ def network(world: Any, num_hot: int, num_active: int, pieces: int) -> Perceptro
     sides, num = jnp.concatenate([squares, -squares]), 2 * len(squares)
     into = jnp.repeat(jnp.concatenate([mix, mix], axis=1), len(knots), axis=1) * np.tile(bends, num)
     return stacked(
-        (jnp.concatenate([jnp.repeat(sides, len(knots), axis=0), biases]), join(-np.tile(knots, num), low)),
+        (
+            jnp.concatenate([jnp.repeat(sides, len(knots), axis=0), biases]),
+            join(-np.tile(knots, num), low),
+        ),
         (jnp.concatenate([into, jnp.eye(len(low))], axis=1), -low),
         (world.readout.T, jnp.zeros(world.readout.shape[1])),
     )
@@ -94,6 +97,8 @@ def stacked(*layers: tuple[Array, Array]) -> Perceptron:
     """An ordinary network of these weights and biases."""
     made = []
     for weight, bias in layers:
-        blank = eqx.filter_eval_shape(eqx.nn.Linear, weight.shape[1], weight.shape[0], key=new_key(0))
+        blank = eqx.filter_eval_shape(
+            eqx.nn.Linear, weight.shape[1], weight.shape[0], key=new_key(0)
+        )
         made.append(eqx.tree_at(lambda layer: (layer.weight, layer.bias), blank, (weight, bias)))
     return Perceptron(tuple(made), None)

@@ -36,7 +36,9 @@ WIDTH = 1.96  # standard errors on either side: 95%
 @functools.cache
 def load() -> dict[str, Any]:
     """What was measured: a line of `modules`, `hot`, `seed`, `support/num_train`, `r2` for each run, and of what."""
-    return json.loads(resources.files("recombine.planning").joinpath("plan.json").read_text(encoding="utf-8"))
+    return json.loads(
+        resources.files("recombine.planning").joinpath("plan.json").read_text(encoding="utf-8")
+    )
 
 
 def plan(
@@ -50,14 +52,19 @@ def plan(
     """The train tasks needed for a test R2 of `target`, with an interval and whether that is extrapolated; and the
     seconds that training at that number takes on a device of a kind."""
     require(num_modules >= 2, f"modules must be at least 2, got {num_modules}")
-    require(1 <= num_hot <= num_modules, f"hot must be from 1 to the number of modules {num_modules}, got {num_hot}")
+    require(
+        1 <= num_hot <= num_modules,
+        f"hot must be from 1 to the number of modules {num_modules}, got {num_hot}",
+    )
     require(0 < target < 1, f"target is a test R2: choose it between 0 and 1, got {target}")
     require(num_seeds >= 1, f"seeds must be at least 1, got {num_seeds}")
     measured = measured or load()
     runs: Any = pd.DataFrame(measured["runs"], columns=measured["columns"])
     found = _of_nearest_hot(runs, num_modules, num_hot, target)
     total = khot.count(num_modules, num_hot)
-    too_many = [f"that is more than the {total:,} tasks that there are"] if found.needed > total else []
+    too_many = (
+        [f"that is more than the {total:,} tasks that there are"] if found.needed > total else []
+    )
     why = [*found.why, *too_many]
     return {
         "modules": num_modules,
@@ -91,7 +98,9 @@ def _of_nearest_hot(runs: Any, num_modules: int, num_hot: int, target: float) ->
     """The number for the nearest K that tells one; for another K than asked, wider by how much the next K's number
     differs, for each step of K between."""
     told: dict[int, Needed] = {}
-    refused = InputError(f"no student that was measured tells how many tasks R2 {target} takes; choose another target")
+    refused = InputError(
+        f"no student that was measured tells how many tasks R2 {target} takes; choose another target"
+    )
     for hot in sorted(map(int, runs["hot"].unique()), key=lambda k: (abs(k - num_hot), k)):
         try:
             told[hot] = _needed(runs[runs["hot"] == hot], num_modules, target)
@@ -121,7 +130,10 @@ def _needed(runs: Any, num_modules: int, target: float) -> Needed:
     crossed = cells.assign(fine=cells["state"] == "crossed").groupby("modules")["fine"].all()
     sizes = [int(m) for m in crossed.index[crossed]]
     states = cells["state"]
-    hot, best = int(cells["hot"].iloc[0]), runs.groupby(["modules", "support/num_train"])["r2"].mean().max()
+    hot, best = (
+        int(cells["hot"].iloc[0]),
+        runs.groupby(["modules", "support/num_train"])["r2"].mean().max(),
+    )
     cells = cells[cells["modules"].isin(sizes)]
     logarithm = error = None
     if len(sizes) >= LEAST:
@@ -137,7 +149,11 @@ def _needed(runs: Any, num_modules: int, target: float) -> Needed:
             f"K={hot}: no law can be fitted; the best score there is {best:.3f}, choose another target"
         )
     outside = not min(sizes) < num_modules < max(sizes)
-    why = (f"M={num_modules} is outside the measured {min(sizes)} to {max(sizes)}",) if outside else ()
+    why = (
+        (f"M={num_modules} is outside the measured {min(sizes)} to {max(sizes)}",)
+        if outside
+        else ()
+    )
     needed, low, high = (math.exp(logarithm + shift) for shift in (0, -error, error))
     return Needed(needed, low, high, why)
 

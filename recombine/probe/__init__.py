@@ -39,4 +39,6 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if name not in NEED_TORCH:  # all that the others need is installed with the package
             raise
-        raise InputError(f"{error.name} is not installed: pip install 'recombine[torch]'") from error
+        raise InputError(
+            f"{error.name} is not installed: pip install 'recombine[torch]'"
+        ) from error

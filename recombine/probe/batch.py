@@ -18,14 +18,23 @@ def pieces(batches: Any, batch_size: int) -> tuple[Iterable[Any], int | None]:
     require(batch_size > 0, f"batch_size must be at least 1, got {batch_size}")
     if isinstance(batches, (Tensor, np.ndarray, Mapping)):
         num = size(batches)
-        require(num is not None, "the batch holds no tensor: give tensors or arrays with a row for each sample")
+        require(
+            num is not None,
+            "the batch holds no tensor: give tensors or arrays with a row for each sample",
+        )
         other = next((len(one) for one in _tensors(batches) if one.ndim and len(one) != num), None)
         told = f"of the tensors that were given, one has {num} rows and another {other}"
-        require(other is None, f"{told}: give a row for each sample in all of them, or a list of batches")
+        require(
+            other is None,
+            f"{told}: give a row for each sample in all of them, or a list of batches",
+        )
         starts = range(0, num or 0, batch_size)
         return (_part(batches, slice(start, start + batch_size)) for start in starts), len(starts)
     fine = isinstance(batches, Iterable) and not isinstance(batches, (str, bytes))
-    require(fine, f"batches must be a tensor, a list, a generator or a DataLoader, got {type(batches).__name__}")
+    require(
+        fine,
+        f"batches must be a tensor, a list, a generator or a DataLoader, got {type(batches).__name__}",
+    )
     many: Any = batches
     try:
         return many, len(many)
@@ -62,7 +71,9 @@ class Home:
         if isinstance(item, np.ndarray) and item.dtype.kind in "fiub":
             item = torch.as_tensor(item)
         if isinstance(item, Tensor):
-            return item.to(self.device, self.kind if item.is_floating_point() else None, non_blocking=True)
+            return item.to(
+                self.device, self.kind if item.is_floating_point() else None, non_blocking=True
+            )
         if isinstance(item, Mapping):
             return {name: self.move(value) for name, value in item.items()}
         if isinstance(item, (tuple, list)):
@@ -78,11 +89,15 @@ class Home:
         except TypeError as error:
             given = ", ".join(kwargs) or f"{len(args)} inputs"
             told = f"the model cannot be called with a batch of {given} ({error})"
-            raise InputError(f"{told}: say how, forward=lambda model, batch: model(batch[0]) for instance") from None
+            raise InputError(
+                f"{told}: say how, forward=lambda model, batch: model(batch[0]) for instance"
+            ) from None
         return self.model(*args, **kwargs)
 
 
-def explain(error: BaseException, model: nn.Module, num: int | None, inputs: set[str]) -> str | None:
+def explain(
+    error: BaseException, model: nn.Module, num: int | None, inputs: set[str]
+) -> str | None:
     """What the user can do about an error while the network ran; None where we know no better."""
     text = str(error)
     if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in text:
@@ -96,7 +111,9 @@ def explain(error: BaseException, model: nn.Module, num: int | None, inputs: set
     if len(weights | inputs) > 1 and "device" in text:
         where = " and ".join(sorted(weights))
         home = next((one for one in sorted(weights, reverse=True) if one != "meta"), "cpu")
-        told = f"the model is on {where}" + (f" and its inputs are on {' and '.join(sorted(inputs))}" if inputs else "")
+        told = f"the model is on {where}" + (
+            f" and its inputs are on {' and '.join(sorted(inputs))}" if inputs else ""
+        )
         return f"{told}: move all to one device, model.to({home!r}) say"
     return None
 
@@ -104,7 +121,13 @@ def explain(error: BaseException, model: nn.Module, num: int | None, inputs: set
 def _tensors(given: Any) -> Iterator[Any]:
     if isinstance(given, (Tensor, np.ndarray)):
         yield given
-    values = given.values() if isinstance(given, Mapping) else given if isinstance(given, (tuple, list)) else ()
+    values = (
+        given.values()
+        if isinstance(given, Mapping)
+        else given
+        if isinstance(given, (tuple, list))
+        else ()
+    )
     for value in values:
         yield from _tensors(value)
 

@@ -35,8 +35,13 @@ def probe(
     held = names = None
     for column in (one for one in (held_out, combinations) if one is not None):
         known = list(map(str, table))
-        require(column in known, f"there is no column {column!r} in {factors}: {nearest(column, known)}")
-    require(held_out is None or held_out != combinations, f"the column {held_out!r} cannot be both: name another one")
+        require(
+            column in known, f"there is no column {column!r} in {factors}: {nearest(column, known)}"
+        )
+    require(
+        held_out is None or held_out != combinations,
+        f"the column {held_out!r} cannot be both: name another one",
+    )
     if combinations is not None:
         names = table.pop(combinations)
     if held_out is not None:
@@ -49,9 +54,14 @@ def probe(
         ranking = found.rank(table[held], new, of_held)
     facts = {"kind": kind, "layers": layers, "layer": found.layer_, "samples": num_samples}
     facts["combinations"] = len(found.combinations_)
-    facts["constant_features"] = {name: inputs.constant_features(layer) for name, layer in given.items()}
+    facts["constant_features"] = {
+        name: inputs.constant_features(layer) for name, layer in given.items()
+    }
     notes = _constant_lines(given, facts["constant_features"])
-    result = facts | {"scores": _records(found.scores_), "ranking": [] if ranking is None else _records(ranking)}
+    result = facts | {
+        "scores": _records(found.scores_),
+        "ranking": [] if ranking is None else _records(ranking),
+    }
     if report is not None:
         from recombine.probe import page
 
@@ -60,7 +70,10 @@ def probe(
         asked += ["--combinations", combinations] if combinations else []
         asked += ["--kind", kind] if kind != "ridge" else []
         asked += ["--layers", layers] if layers != "best" else []
-        made = {"kind": kind, "samples": f"{num_samples}, of {len(found.combinations_)} combinations"}
+        made = {
+            "kind": kind,
+            "samples": f"{num_samples}, of {len(found.combinations_)} combinations",
+        }
         result["report"] = str(page.write(report, found, ranking, made, shlex.join(asked), notes))
     return result, _lines(found.scores_, ranking, result, notes)
 
@@ -80,8 +93,12 @@ def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _lines(scores: Any, ranking: Any, result: dict[str, Any], notes: list[str]) -> list[str]:
-    layer, factor = (max(len(name) for name in (column, *scores[column])) for column in ("layer", "factor"))
-    lines = [f"{'layer':<{layer}}  {'factor':<{factor}}  {'split':<8}  {'score':>15}  {'interval':>16}  shuffled"]
+    layer, factor = (
+        max(len(name) for name in (column, *scores[column])) for column in ("layer", "factor")
+    )
+    lines = [
+        f"{'layer':<{layer}}  {'factor':<{factor}}  {'split':<8}  {'score':>15}  {'interval':>16}  shuffled"
+    ]
     for row in scores.itertuples():
         score, interval = f"{row.measure} {row.score:.3f}", f"{row.low:.3f} to {row.high:.3f}"
         place = f"{row.layer:<{layer}}  {row.factor:<{factor}}  {row.split:<8}"
@@ -93,5 +110,8 @@ def _lines(scores: Any, ranking: Any, result: dict[str, Any], notes: list[str]) 
         told = f"with the probability of {ranking.iloc[0].probability_of}"
         lines.append(f"Held-out combinations that are read worst, {told}:")
         worst = ranking.head(MOST_LINES).itertuples()
-        lines += [f"  {row.combination}: error {row.error:.3f}, probability {row.probability:.2f}" for row in worst]
+        lines += [
+            f"  {row.combination}: error {row.error:.3f}, probability {row.probability:.2f}"
+            for row in worst
+        ]
     return [*lines, *([f"Report: {result['report']}"] if "report" in result else [])]

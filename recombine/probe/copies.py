@@ -74,7 +74,9 @@ def _begin(device: torch.device, rows: dict[str, Tensor]) -> Callable[[], Rows]:
         done.record(torch.cuda.current_stream(device))
     else:
         block = flat.cpu()
-    return lambda: _cut(block, rows, done)  # rows are not freed before: another stream may have made them
+    return lambda: _cut(
+        block, rows, done
+    )  # rows are not freed before: another stream may have made them
 
 
 def _locked(like: Tensor) -> Tensor:
@@ -88,4 +90,6 @@ def _cut(block: Tensor, rows: dict[str, Tensor], done: Any) -> Rows:
     if done is not None:
         done.synchronize()
     parts = np.split(block.numpy(), np.cumsum([row.numel() for row in rows.values()])[:-1])
-    return {name: part.reshape(row.shape) for (name, row), part in zip(rows.items(), parts, strict=True)}
+    return {
+        name: part.reshape(row.shape) for (name, row), part in zip(rows.items(), parts, strict=True)
+    }

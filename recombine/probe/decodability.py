@@ -32,7 +32,9 @@ class _Probed(NamedTuple):
 
     scores: pd.DataFrame
     reading: Reading
-    errors: np.ndarray  # of every sample, its combination being left out; NaN where the user holds it out
+    errors: (
+        np.ndarray
+    )  # of every sample, its combination being left out; NaN where the user holds it out
     misread: np.ndarray
 
 
@@ -56,7 +58,12 @@ class Decodability(BaseEstimator):
         self.layers = layers
 
     def fit(
-        self, activations: Any, factors: Any, combinations: Any = None, held_out: Any = None, outcomes: Any = None
+        self,
+        activations: Any,
+        factors: Any,
+        combinations: Any = None,
+        held_out: Any = None,
+        outcomes: Any = None,
     ) -> Decodability:
         """Fit probes of all layers and score them; `scores_` has layer x factor x split, `layer_` the one that is read
         best over combinations that are left out in turn, or `all layers`.
@@ -65,12 +72,23 @@ class Decodability(BaseEstimator):
         one combination, unless `combinations` names them. `held_out` marks combinations that are only scored; without
         it all are held out in turn. `outcomes` says what failed, NaN where it is not known.
         """
-        require(self.kind in ("ridge", "logistic"), f"kind must be 'ridge' or 'logistic', got {self.kind!r}")
+        require(
+            self.kind in ("ridge", "logistic"),
+            f"kind must be 'ridge' or 'logistic', got {self.kind!r}",
+        )
         require(isinstance(self.folds, int), f"folds must be a whole number, got {self.folds!r}")
-        require(self.folds >= 3, f"folds must be at least 3, got {self.folds}: one is scored, one chooses the penalty")
-        require(self.layers in ("best", "all"), f"layers must be 'best' or 'all', got {self.layers!r}")
+        require(
+            self.folds >= 3,
+            f"folds must be at least 3, got {self.folds}: one is scored, one chooses the penalty",
+        )
+        require(
+            self.layers in ("best", "all"), f"layers must be 'best' or 'all', got {self.layers!r}"
+        )
         layers, joined = inputs.layers(activations), self.layers == "all"
-        require(not (joined and ALL in layers), f"no layer can be called {ALL!r}, as all of them are: rename it")
+        require(
+            not (joined and ALL in layers),
+            f"no layer can be called {ALL!r}, as all of them are: rename it",
+        )
         num_samples = len(next(iter(layers.values())))
         frame: Any = inputs.table(factors, num_samples)
         self.present_ = inputs.binary(frame)
@@ -78,9 +96,14 @@ class Decodability(BaseEstimator):
         held = np.zeros(num_samples, bool)
         if held_out is not None:
             held = inputs.flags(held_out, "held_out", num_samples) == 1
-            require(0 < held.sum() < num_samples, "held_out must be true for some combinations and false for others")
+            require(
+                0 < held.sum() < num_samples,
+                "held_out must be true for some combinations and false for others",
+            )
         inputs.varying(frame[~held])
-        if joined and self.kind == "ridge":  # logistic probes are fitted to features of one variance
+        if (
+            joined and self.kind == "ridge"
+        ):  # logistic probes are fitted to features of one variance
             inputs.alike(layers, ~held)
         parts = split(numbers, held, self.folds, self.seed, self.combinations_)
         self.targets_ = Targets(frame[~held], named=self.kind == "logistic")
@@ -90,10 +113,16 @@ class Decodability(BaseEstimator):
             with pools.limit(limits=1 if x.shape[1] < NARROW else None):
                 found[name] = self._probe(x, y, numbers, parts)
         tables = {name: one.scores for name, one in found.items()}
-        self.scores_ = pd.concat(tables, names=["layer"]).reset_index(level=0).reset_index(drop=True)
-        self.layer_ = ALL if joined else min(found, key=lambda name: float(np.nanmean(found[name].errors)))
+        self.scores_ = (
+            pd.concat(tables, names=["layer"]).reset_index(level=0).reset_index(drop=True)
+        )
+        self.layer_ = (
+            ALL if joined else min(found, key=lambda name: float(np.nanmean(found[name].errors)))
+        )
         self.probe_ = found[self.layer_]
-        self.widths_ = {name: layers[name].shape[1] for name in (layers if joined else [self.layer_])}
+        self.widths_ = {
+            name: layers[name].shape[1] for name in (layers if joined else [self.layer_])
+        }
         self._remember(frame, numbers, held, outcomes)
         return self
 
@@ -142,12 +171,16 @@ class Decodability(BaseEstimator):
 
     def evaluate(self, outcomes: Any) -> dict[str, float]:
         """How good the last ranking was: AUROC, rank correlation and calibration against outcomes by combination."""
-        check_is_fitted(self, "ranking_", msg="call rank before evaluate: there is no ranking to evaluate")
+        check_is_fitted(
+            self, "ranking_", msg="call rank before evaluate: there is no ranking to evaluate"
+        )
         return failure.evaluate(self.ranking_, outcomes)
 
     def _probe(self, x: np.ndarray, y: np.ndarray, numbers: np.ndarray, parts: Split) -> _Probed:
         t, targets, folds = y.shape[1], self.targets_, parts.folds
-        both = np.concatenate([y, y[parts.elsewhere]], axis=1)  # the control shares every factorisation
+        both = np.concatenate(
+            [y, y[parts.elsewhere]], axis=1
+        )  # the control shares every factorisation
         reader = self._reader(x, both, parts)
         fit = functools.cache(reader.fit)
 
@@ -161,7 +194,10 @@ class Decodability(BaseEstimator):
         def choose(outside: frozenset[int]) -> float:
             if len(reader.penalties) == 1:
                 return reader.penalties[0]
-            errors = [np.nanmean(targets.errors(across(outside, penalty), y)) for penalty in reader.penalties]
+            errors = [
+                np.nanmean(targets.errors(across(outside, penalty), y))
+                for penalty in reader.penalties
+            ]
             return reader.penalties[int(np.argmin(errors))]
 
         turns = [(NO_FOLD, folds == -1, parts.aside)] if (folds == -1).any() else self._turns(parts)
@@ -182,14 +218,21 @@ class Decodability(BaseEstimator):
         from recombine.probe.logistic import Logistic
 
         t, blocks = y.shape[1] // 2, [factor.columns for factor in self.targets_.factors]
-        return Logistic(x, y, parts.fitted, [*blocks, *(slice(b.start + t, b.stop + t) for b in blocks)])
+        return Logistic(
+            x, y, parts.fitted, [*blocks, *(slice(b.start + t, b.stop + t) for b in blocks)]
+        )
 
     def _turns(self, parts: Split) -> list[tuple[frozenset[int], np.ndarray, np.ndarray]]:
         """Every fold is held out once, and seen once by the probes that hold out the one before it."""
         following = [(fold, (fold + 1) % self.folds) for fold in range(self.folds)]
-        return [(frozenset({f}), parts.folds == f, parts.aside & (parts.folds == after)) for f, after in following]
+        return [
+            (frozenset({f}), parts.folds == f, parts.aside & (parts.folds == after))
+            for f, after in following
+        ]
 
-    def _table(self, reads: dict[str, np.ndarray], both: np.ndarray, numbers: np.ndarray) -> pd.DataFrame:
+    def _table(
+        self, reads: dict[str, np.ndarray], both: np.ndarray, numbers: np.ndarray
+    ) -> pd.DataFrame:
         t, lines = both.shape[1] // 2, []
         for side, read in reads.items():
             rows = ~np.isnan(read[:, 0])
@@ -197,16 +240,23 @@ class Decodability(BaseEstimator):
                 self.targets_.scores(read[rows, part], both[rows, part], numbers[rows])
                 for part in (slice(0, t), slice(t, None))
             )
-            for factor, (score, low, high), control in zip(self.targets_.factors, true, mixed[:, 0], strict=True):
+            for factor, (score, low, high), control in zip(
+                self.targets_.factors, true, mixed[:, 0], strict=True
+            ):
                 lines.append((factor.name, side, factor.measure, score, low, high, control))
-        return pd.DataFrame(lines, columns=["factor", "split", "measure", "score", "low", "high", "shuffled"])
+        return pd.DataFrame(
+            lines, columns=["factor", "split", "measure", "score", "low", "high", "shuffled"]
+        )
 
     def _remember(self, frame: Any, numbers: np.ndarray, held: np.ndarray, outcomes: Any) -> None:
         """What is known of the combinations that were fitted on: their factors, errors and outcomes."""
         happened = self.probe_.misread.astype(float)
         self.probability_of_ = "misreading"
         if outcomes is not None:
-            happened, self.probability_of_ = inputs.flags(outcomes, "outcomes", len(frame), True), "failure"
+            happened, self.probability_of_ = (
+                inputs.flags(outcomes, "outcomes", len(frame), True),
+                "failure",
+            )
         self.known_ = frame[~held].groupby(numbers[~held]).first()
         facts: Any = pd.DataFrame({"error": self.probe_.errors, "outcome": happened})[~held]
         self.errors_, self.outcomes_ = facts.groupby(numbers[~held]).mean().to_numpy().T
@@ -217,12 +267,20 @@ class Decodability(BaseEstimator):
         check_is_fitted(self, "layer_")
         (first, *others), named = self.widths_, isinstance(activations, Mapping)
         needed = ", ".join(self.widths_)
-        require(named or not others, f"one array does not tell layers apart: give a dict by layer, of {needed}")
+        require(
+            named or not others,
+            f"one array does not tell layers apart: give a dict by layer, of {needed}",
+        )
         layers = inputs.layers(activations if named else {first: activations})
         for name, width in self.widths_.items():
-            require(name in layers, f"there is no layer {name!r}: there are {', '.join(layers)}; give {needed}")
+            require(
+                name in layers,
+                f"there is no layer {name!r}: there are {', '.join(layers)}; give {needed}",
+            )
             told = f"layer {name!r} has {layers[name].shape[1]} features, and had {width} when the probe was fitted"
-            require(layers[name].shape[1] == width, f"{told}: give the same layer of the same model")
+            require(
+                layers[name].shape[1] == width, f"{told}: give the same layer of the same model"
+            )
         x = inputs.joined({name: layers[name] for name in self.widths_})
         return self.probe_.reading(x)[:, : self.targets_.width]
 

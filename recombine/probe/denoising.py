@@ -27,8 +27,21 @@ class Pass:
     the last step that it had told.
     """
 
-    def __init__(self, pipeline: Any, num: int, fractions: Sequence[float] | str, twice: bool, late: int | None = None):
-        self.pipeline, self.num, self.fractions, self.twice, self.late = pipeline, num, fractions, twice, late
+    def __init__(
+        self,
+        pipeline: Any,
+        num: int,
+        fractions: Sequence[float] | str,
+        twice: bool,
+        late: int | None = None,
+    ):
+        self.pipeline, self.num, self.fractions, self.twice, self.late = (
+            pipeline,
+            num,
+            fractions,
+            twice,
+            late,
+        )
         self.calls = self.num_steps = 0
         self.current: int | None = None  # the step under way, where it is wanted
         self.caught: dict[tuple[str, int], dict[str, Tensor]] = {}
@@ -37,7 +50,9 @@ class Pass:
     def begin(self) -> None:
         """The network is called."""
         if not self.calls:
-            planned = getattr(self.pipeline, "num_timesteps", None)  # fewer than the scheduler's, from an image say
+            planned = getattr(
+                self.pipeline, "num_timesteps", None
+            )  # fewer than the scheduler's, from an image say
             self.num_steps = planned or len(self.pipeline.scheduler.timesteps)
         per_step = 1 + self.twice
         step, self.half = self.calls // per_step, HALVES[self.calls % per_step]
@@ -59,11 +74,15 @@ class Pass:
         """A layer put something out."""
         if self.current is None:
             return
-        require(name not in self.ran, f"layer {name!r} ran twice in one step: choose a layer within it")
+        require(
+            name not in self.ran, f"layer {name!r} ran twice in one step: choose a layer within it"
+        )
         self.ran.add(name)
         tensor = _image(module, output)
         if tensor is None:
-            raise InputError(f"layer {name!r} returned no tensor but {type(output).__name__}: choose a layer within it")
+            raise InputError(
+                f"layer {name!r} returned no tensor but {type(output).__name__}: choose a layer within it"
+            )
         rows = pooled(name, tensor, pool)
         guided = bool(getattr(self.pipeline, "do_classifier_free_guidance", False))
         halves = {self.half: rows}
@@ -87,13 +106,20 @@ class Pass:
         if text in self.texts or tensor is None:
             return
         mask = None
-        if self.late is None and isinstance(ids, Tensor) and end is not None and ids.shape == tensor.shape[:2]:
+        if (
+            self.late is None
+            and isinstance(ids, Tensor)
+            and end is not None
+            and ids.shape == tensor.shape[:2]
+        ):
             ends = (ids == end).int()
             mask = ends.cumsum(dim=1) - ends == 0  # up to the first end; what follows is padding
         self.texts[text] = pooled(text, tensor, pool, mask=mask)
 
 
-def gather(done: Pass, layers: Sequence[str], join: str, halves: Sequence[str]) -> dict[str, Tensor]:
+def gather(
+    done: Pass, layers: Sequence[str], join: str, halves: Sequence[str]
+) -> dict[str, Tensor]:
     """The rows of all layers under their names: steps one by one, averaged or side by side."""
     found: dict[str, Tensor] = dict(done.texts)
     labels = done.fractions
@@ -102,11 +128,18 @@ def gather(done: Pass, layers: Sequence[str], join: str, halves: Sequence[str]) 
     for name in layers:
         for half in halves if done.late is None else ("both",):
             end = "/unconditional" if half == "unconditional" else ""
-            rows = {label: _half(done, name, step, half) for label, step in zip(labels, done.wanted, strict=True)}
+            rows = {
+                label: _half(done, name, step, half)
+                for label, step in zip(labels, done.wanted, strict=True)
+            }
             if join == "concatenate":
                 found[name + end] = torch.cat(list(rows.values()), dim=1)
             elif join == "mean":
-                there = [label for label, step in zip(labels, done.wanted, strict=True) if (name, step) in done.caught]
+                there = [
+                    label
+                    for label, step in zip(labels, done.wanted, strict=True)
+                    if (name, step) in done.caught
+                ]
                 found[name + end] = torch.stack([rows[label] for label in there]).mean(dim=0)
             else:
                 found |= {f"{name}@{label}{end}": row for label, row in rows.items()}
@@ -122,7 +155,9 @@ def _half(done: Pass, name: str, step: int, half: str) -> Tensor:
     if half == "both":
         return torch.stack(list(caught.values())).mean(dim=0)
     told = "there is no unconditional half without guidance"
-    require(half in caught, f"{told}: set guidance_scale above 1, or ask for the conditional one only")
+    require(
+        half in caught, f"{told}: set guidance_scale above 1, or ask for the conditional one only"
+    )
     return caught[half]
 
 

@@ -46,7 +46,9 @@ COMPONENTS = {
     "unet": ["down_blocks.*", "mid_block", "up_blocks.*"],
     "transformer": ["transformer_blocks.*", "single_transformer_blocks.*"],
 }
-PUBLISHED = {"unet": ["**.resnets.*", "**.attn1", "**.attn2", "**.ff", "mid_block"]}  # the paper's; blocks elsewhere
+PUBLISHED = {
+    "unet": ["**.resnets.*", "**.attn1", "**.attn2", "**.ff", "mid_block"]
+}  # the paper's; blocks elsewhere
 FRACTIONS = (0.1, 0.5, 0.9)
 OURS = ("prompt", "generator", "num_images_per_prompt", "return_dict")  # of a pipeline's call
 
@@ -91,22 +93,36 @@ class Diffusion:
         self.component = component or _component(self.pipeline)
         self.network: Any = getattr(self.pipeline, self.component, None)
         told = f"this pipeline has no {self.component!r}"
-        require(isinstance(self.network, torch.nn.Module), f"{told}: name its denoising network, component='unet' say")
+        require(
+            isinstance(self.network, torch.nn.Module),
+            f"{told}: name its denoising network, component='unet' say",
+        )
         told, undo = f"the {self.component} is compiled", f"pipeline.{self.component}._orig_mod"
         remedy = f"record the pipeline as it was, pipeline.{self.component} = {undo}"
-        require(not hasattr(self.network, "_orig_mod"), f"{told}, and its layers cannot be read: {remedy}")
+        require(
+            not hasattr(self.network, "_orig_mod"),
+            f"{told}, and its layers cannot be read: {remedy}",
+        )
         if layers is None:
-            layers = (PUBLISHED if paper else COMPONENTS).get(self.component) or COMPONENTS["transformer"]
+            layers = (PUBLISHED if paper else COMPONENTS).get(self.component) or COMPONENTS[
+                "transformer"
+            ]
             there = {name for name, _ in self.network.named_children()} | {"**"}
             layers = [one for one in layers if one.split(".")[0] in there]
         self.modules = choose(self.network, layers)
         self.fractions = fractions or (ALL_STEPS if paper else FRACTIONS)
-        require(_shares(self.fractions), f"fractions must be numbers from 0 to 1, or 'all', got {fractions!r}")
+        require(
+            _shares(self.fractions),
+            f"fractions must be numbers from 0 to 1, or 'all', got {fractions!r}",
+        )
         self.join = join or ("mean" if paper else "each")
         fine = self.join in ("each", "mean", "concatenate")
         require(fine, f"join must be 'each', 'mean' or 'concatenate', got {join!r}")
         halves = [halves] if isinstance(halves, str) else list(halves)
-        require(bool(halves) and set(halves) <= set(HALVES), f"halves must be of {HALVES}, got {halves!r}")
+        require(
+            bool(halves) and set(halves) <= set(HALVES),
+            f"halves must be of {HALVES}, got {halves!r}",
+        )
         self.pool: Pool = pool
         self.halves, self.text, self.paper = tuple(halves), text, paper
         self.max_memory, self.folder, self.progress = max_memory, folder, progress
@@ -126,26 +142,48 @@ class Diffusion:
         `call` is handed to the pipeline (`num_inference_steps`, `guidance_scale`, `height`, …). A judge, any function
         of an image, is asked at once, so that images need not be kept; `keep` may be a folder to write them to.
         """
-        texts = prompts.texts if isinstance(prompts, Prompts) else [prompts] if isinstance(prompts, str) else [*prompts]
+        texts = (
+            prompts.texts
+            if isinstance(prompts, Prompts)
+            else [prompts]
+            if isinstance(prompts, str)
+            else [*prompts]
+        )
         told = f"seeds must be a list of whole numbers, range(2) say, got {seeds!r}"
         require(isinstance(seeds, Iterable) and not isinstance(seeds, str), told)
         seeds = list(seeds)
-        require(bool(texts) and bool(seeds), "there is nothing to draw: give prompts and at least one seed")
+        require(
+            bool(texts) and bool(seeds),
+            "there is nothing to draw: give prompts and at least one seed",
+        )
         require(batch_size > 0, f"batch_size must be at least 1, got {batch_size}")
         ours = next((name for name in OURS if name in call), None)
-        require(ours is None, f"{ours} is set by record itself: leave it out, and give prompts and seeds")
+        require(
+            ours is None,
+            f"{ours} is set by record itself: leave it out, and give prompts and seeds",
+        )
         self._refuse_unknown(call)
         factors = prompts.factors if isinstance(prompts, Prompts) else None
-        require(judging is None or factors is not None, "a judge needs to know what was asked: give Prompts")
+        require(
+            judging is None or factors is not None,
+            "a judge needs to know what was asked: give Prompts",
+        )
         samples = list(itertools.product(range(len(texts)), seeds))
         numbers, of_seed = np.array(samples).T
         num_batches = -(-len(samples) // batch_size)
-        store = Store(self.max_memory, None if self.folder is None else Path(self.folder), num_batches)
+        store = Store(
+            self.max_memory, None if self.folder is None else Path(self.folder), num_batches
+        )
         images, seen, late = [], [], 0
-        with self._hooked(batch_size), Meter("drawing, images", len(samples), self.progress) as meter:
+        with (
+            self._hooked(batch_size),
+            Meter("drawing, images", len(samples), self.progress) as meter,
+        ):
             for start in range(0, len(samples), batch_size):
                 some = samples[start : start + batch_size]
-                drawn, done = self._draw([texts[number] for number, _ in some], [seed for _, seed in some], late, call)
+                drawn, done = self._draw(
+                    [texts[number] for number, _ in some], [seed for _, seed in some], late, call
+                )
                 late = done.late or 0
                 store.add(to_cpu(gather(done, list(self.modules), self.join, self.halves)))
                 seen += [None if judging is None else judging(image) for image in drawn]
@@ -155,15 +193,27 @@ class Diffusion:
             return Recording(store.arrays(), images, numbers, of_seed)
         asked = prompts.factors.iloc[numbers].reset_index(drop=True)
         verdicts = None if judging is None else judge(seen, lambda found: found, asked)
-        return Recording(store.arrays(), images, numbers, of_seed, asked, prompts.held_out[numbers], verdicts)
+        return Recording(
+            store.arrays(), images, numbers, of_seed, asked, prompts.held_out[numbers], verdicts
+        )
 
-    def _draw(self, texts: list[str], seeds: list[int], late: int, call: dict[str, Any]) -> tuple[list[Any], Pass]:
+    def _draw(
+        self, texts: list[str], seeds: list[int], late: int, call: dict[str, Any]
+    ) -> tuple[list[Any], Pass]:
         usual = _parameters(self.pipeline).get("true_cfg_scale")
-        twice = call.get("true_cfg_scale", usual or 1) > 1 and call.get("negative_prompt") is not None
-        self._pass = Pass(self.pipeline, len(texts), self.fractions, twice, late if self.paper else None)
-        alike = {name: text for name, text in call.items() if "prompt" in name and isinstance(text, str)}
+        twice = (
+            call.get("true_cfg_scale", usual or 1) > 1 and call.get("negative_prompt") is not None
+        )
+        self._pass = Pass(
+            self.pipeline, len(texts), self.fractions, twice, late if self.paper else None
+        )
+        alike = {
+            name: text for name, text in call.items() if "prompt" in name and isinstance(text, str)
+        }
         call = call | {name: [text] * len(texts) for name, text in alike.items()}
-        generators = [torch.Generator().manual_seed(int(seed)) for seed in seeds]  # no image depends on its neighbours
+        generators = [
+            torch.Generator().manual_seed(int(seed)) for seed in seeds
+        ]  # no image depends on its neighbours
         drawn = self.pipeline(prompt=texts, generator=generators, **call).images
         self._pass.finish(self.component)
         return list(drawn), self._pass
@@ -175,12 +225,16 @@ class Diffusion:
         modes = {module: module.training for part in parts for module in part.modules()}
         handles: list[Any] = []
         try:
-            handles.append(self.network.register_forward_pre_hook(lambda *_: self._under_way.begin()))
+            handles.append(
+                self.network.register_forward_pre_hook(lambda *_: self._under_way.begin())
+            )
             for name, module in self.modules.items():
                 handles.append(module.register_forward_hook(self._catch(name)))
             for name, encoder, tokenizer in _encoders(self.pipeline) if self.text else ():
                 end = getattr(tokenizer, "eos_token_id", None)
-                handles.append(encoder.register_forward_hook(self._read(name, end), with_kwargs=True))
+                handles.append(
+                    encoder.register_forward_hook(self._read(name, end), with_kwargs=True)
+                )
             self.pipeline.set_progress_bar_config(disable=True)
             for part in parts:  # what is being trained is read without its dropout
                 part.eval()
@@ -200,7 +254,10 @@ class Diffusion:
 
     @property
     def _under_way(self) -> Pass:
-        require(self._pass is not None, "the pipeline is called by someone else while it is recorded: wait for the end")
+        require(
+            self._pass is not None,
+            "the pipeline is called by someone else while it is recorded: wait for the end",
+        )
         return self._pass  # pyright: ignore[reportReturnType]
 
     def _catch(self, name: str) -> Callable[..., None]:
@@ -231,7 +288,9 @@ def _load(name: str | Path) -> Any:
         )
     except (OSError, ValueError) as error:
         told = f"no pipeline can be loaded from {str(name)!r} ({str(error).splitlines()[0]})"
-        raise InputError(f"{told}: give a folder with a model_index.json, or a name on the hub") from error
+        raise InputError(
+            f"{told}: give a folder with a model_index.json, or a name on the hub"
+        ) from error
     return found.to("cuda") if gpu else found
 
 
@@ -252,7 +311,9 @@ def _shares(fractions: Any) -> bool:
 
 
 def _component(pipeline: Any) -> str:
-    found = [name for name in COMPONENTS if isinstance(getattr(pipeline, name, None), torch.nn.Module)]
+    found = [
+        name for name in COMPONENTS if isinstance(getattr(pipeline, name, None), torch.nn.Module)
+    ]
     told = f"{type(pipeline).__name__} has neither a unet nor a transformer"
     require(bool(found), f"{told}: give a pipeline of diffusers, or name the component")
     return found[0]
@@ -272,7 +333,10 @@ def _kept(images: list[Any], keep: bool | str | Path, start: int) -> list[Any]:
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / f"{start + number:06d}.png" for number in range(len(images))]
     fine = all(hasattr(image, "save") for image in images)
-    require(fine, "only images can be kept in a folder: leave out output_type, or set keep to True or False")
+    require(
+        fine,
+        "only images can be kept in a folder: leave out output_type, or set keep to True or False",
+    )
     for image, file in zip(images, files, strict=True):
         image.save(file)
     return files

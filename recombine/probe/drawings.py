@@ -43,7 +43,9 @@ class Drawings:
     def draw(self, texts: Sequence[str], seeds: Sequence[int], **call: Any) -> Drawn:
         """Draw what is missing, each prompt being kept before the next begins; all of it."""
         places = [self._place(text, seeds, call) for text in texts]
-        left = [number for number, place in enumerate(places) if not place.with_suffix(".npz").exists()]
+        left = [
+            number for number, place in enumerate(places) if not place.with_suffix(".npz").exists()
+        ]
         done = len(texts) - len(left)
         try:
             diffusion = self.make() if left else None
@@ -65,7 +67,9 @@ class Drawings:
         told = json.dumps([_recording(), self.about, text, list(seeds), call], sort_keys=True)
         return self.folder / hashlib.sha256(told.encode()).hexdigest()[:16]
 
-    def _one(self, diffusion: Any, text: str, seeds: Sequence[int], call: dict[str, Any], place: Path) -> None:
+    def _one(
+        self, diffusion: Any, text: str, seeds: Sequence[int], call: dict[str, Any], place: Path
+    ) -> None:
         drawn = diffusion.record([text], seeds, batch_size=len(seeds), **call)
         arrays, images = io.BytesIO(), drawn.images
         np.savez(arrays, **drawn.activations)
@@ -74,7 +78,9 @@ class Drawings:
                 kept = io.BytesIO()
                 image.convert("RGB").save(kept, "JPEG", quality=QUALITY, subsampling=0)
                 replace(_image(place, number), kept.getvalue())
-            replace(place.with_suffix(".npz"), arrays.getvalue())  # the last: with it the prompt is done
+            replace(
+                place.with_suffix(".npz"), arrays.getvalue()
+            )  # the last: with it the prompt is done
         except OSError as error:
             told = f"drawings cannot be kept in {self.folder} ({error.strerror or error})"
             raise InputError(f"{told}: make room, or name another --out") from error
@@ -84,7 +90,10 @@ class Drawings:
 def _recording() -> str:
     """A hash of the code that records: what other code has drawn is not taken for its own."""
     here = Path(__file__).parent
-    text = "".join(dump(parse(here / f"{name}.py")) for name in ("diffusion", "denoising", "pool", "layers", "tiny"))
+    text = "".join(
+        dump(parse(here / f"{name}.py"))
+        for name in ("diffusion", "denoising", "pool", "layers", "tiny")
+    )
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -97,7 +106,9 @@ def _read(file: Path, num: int) -> dict[str, np.ndarray]:
         with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as kept:
             found = dict(kept)
         whole = bool(found) and all(len(layer) == num for layer in found.values())
-    except Exception as error:  # whatever zip files and arrays say of themselves when they are damaged
+    except (
+        Exception
+    ) as error:  # whatever zip files and arrays say of themselves when they are damaged
         raise InputError(f"{file} is damaged: remove it, and it is drawn again") from error
     if not whole:
         raise InputError(f"{file} is not of {num} images: remove it, and it is drawn again")

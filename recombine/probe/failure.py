@@ -25,7 +25,9 @@ def rarity(rows: Any, known: Any, own: int = 0) -> np.ndarray:
 
     With `own=1` the rows are known ones, and none counts itself.
     """
-    codes = [pd.factorize(pd.concat([known[name], rows[name]]))[0].astype(np.int64) for name in known]
+    codes = [
+        pd.factorize(pd.concat([known[name], rows[name]]))[0].astype(np.int64) for name in known
+    ]
     pairs = itertools.combinations(codes, 2) if len(codes) > 1 else [(codes[0], codes[0])]
     total = np.zeros(len(rows))
     for one, other in pairs:
@@ -52,20 +54,35 @@ def evaluate(ranking: pd.DataFrame, outcomes: Mapping[Any, Any] | pd.Series) -> 
         raise InputError(f"{told}: {error}") from error
     known.index = known.index.map(str)
     twice = known.index[known.index.duplicated()].tolist()
-    require(not twice, f"the outcome of {(*twice, '')[0]!r} is given more than once: give one for each combination")
-    shared: Any = ranking.set_index("combination").join(known.rename("outcome"), how="inner").dropna(subset="outcome")
+    require(
+        not twice,
+        f"the outcome of {(*twice, '')[0]!r} is given more than once: give one for each combination",
+    )
+    shared: Any = (
+        ranking.set_index("combination")
+        .join(known.rename("outcome"), how="inner")
+        .dropna(subset="outcome")
+    )
     told = f"outcomes are known of {len(shared)} of {len(ranking)} ranked combinations"
-    require(len(shared) > 1, f"{told}: name them as the ranking does, {ranking['combination'].iloc[0]!r} say")
+    require(
+        len(shared) > 1,
+        f"{told}: name them as the ranking does, {ranking['combination'].iloc[0]!r} say",
+    )
     plain = bool(shared["outcome"].isin((0, 1)).all())
     shared["failed"] = shared["outcome"] > (0.5 if plain else shared["outcome"].median())
-    found: dict[str, float] = {"combinations": len(shared), "failed": float(shared["failed"].mean())}
+    found: dict[str, float] = {
+        "combinations": len(shared),
+        "failed": float(shared["failed"].mean()),
+    }
     error, outcome, failed = shared[["error", "outcome", "failed"]].to_numpy(float).T
     for name, measure, truth in (("auroc", auroc, failed), ("spearman", rank_correlation, outcome)):
         low, high = _bounds(measure, error, truth)
         found |= {name: measure(error, truth), f"{name}_low": low, f"{name}_high": high}
     if plain:
         off = (shared["probability"] - shared["failed"]).to_numpy()
-        bins = np.array_split(off[np.argsort(shared["probability"].to_numpy(), kind="stable")], BINS)
+        bins = np.array_split(
+            off[np.argsort(shared["probability"].to_numpy(), kind="stable")], BINS
+        )
         found["brier"] = float(np.square(off).mean())
         found["calibration_error"] = float(sum(abs(one.sum()) for one in bins) / len(off))
     return found

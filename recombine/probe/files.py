@@ -35,7 +35,10 @@ def read_activations(path: Path) -> dict[str, np.ndarray]:
     found = readers[path.suffix](path)
     require(len(found) > 0, f"{path} holds no array: save an array per layer in it")
     single = [name for name, array in found.items() if array.ndim == 0]
-    require(not single, f"the array {(*single, '')[0]!r} in {path} is a single number: save samples x features")
+    require(
+        not single,
+        f"the array {(*single, '')[0]!r} in {path} is a single number: save samples x features",
+    )
     return found
 
 
@@ -51,7 +54,9 @@ def _npz(path: Path) -> dict[str, np.ndarray]:
         if "allow_pickle" in str(error) and name:
             told = f"the array {name!r} in {path} holds Python objects, which are never unpickled"
             raise InputError(f"{told}: save it as numbers, samples x features") from error
-        raise InputError(f"{path} cannot be read as .npz: save it with numpy.savez (no pickles)") from error
+        raise InputError(
+            f"{path} cannot be read as .npz: save it with numpy.savez (no pickles)"
+        ) from error
 
 
 def _safetensors(path: Path) -> dict[str, np.ndarray]:
@@ -63,8 +68,14 @@ def _safetensors(path: Path) -> dict[str, np.ndarray]:
     layout = _safetensors_layout(path)
     for name, (kind, _) in layout.items():
         known = kind in NUMPY_TYPES
-        require(known, f"the array {name!r} in {path} is {kind}: save it as one of {', '.join(NUMPY_TYPES)}")
-    sizes = {name: np.dtype(NUMPY_TYPES[kind]).itemsize * math.prod(shape) for name, (kind, shape) in layout.items()}
+        require(
+            known,
+            f"the array {name!r} in {path} is {kind}: save it as one of {', '.join(NUMPY_TYPES)}",
+        )
+    sizes = {
+        name: np.dtype(NUMPY_TYPES[kind]).itemsize * math.prod(shape)
+        for name, (kind, shape) in layout.items()
+    }
     found = {}
     try:
         # The library has checked that the arrays fill the file up to its end, one after the other without gaps.
@@ -78,7 +89,9 @@ def _safetensors(path: Path) -> dict[str, np.ndarray]:
             found[name] = _bfloat16_to_float32(array) if kind == "BF16" else array
             start += sizes[name]
     except (OSError, ValueError, OverflowError) as error:  # more dimensions than NumPy has, say
-        raise InputError(f"{path} cannot be read as .safetensors ({error}): save it again") from error
+        raise InputError(
+            f"{path} cannot be read as .safetensors ({error}): save it again"
+        ) from error
     return found
 
 
@@ -89,13 +102,17 @@ def _safetensors_layout(path: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
     try:
         with safe_open(path, framework="np") as file:
             slices = {name: file.get_slice(name) for name in file.offset_keys()}
-            return {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
+            return {
+                name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()
+            }
     except SafetensorError as error:
         reason = repr(str(error))  # it may quote control characters from the file
         message = f"{path} cannot be read as .safetensors: it is cut off or damaged ({reason}), save it again"
         raise InputError(message) from error
     except OSError as error:
-        raise InputError(f"{path} cannot be read as .safetensors ({error}): save it again") from error
+        raise InputError(
+            f"{path} cannot be read as .safetensors ({error}): save it again"
+        ) from error
 
 
 def _bfloat16_to_float32(bits: np.ndarray) -> np.ndarray:
@@ -112,4 +129,6 @@ def read_factors(path: Path) -> pd.DataFrame:
         return pd.read_csv(path, keep_default_na=False, na_values=[""])
     except Exception as error:
         told = f"{path} cannot be read as a table ({' '.join(str(error).split())})"
-        raise InputError(f"{told}: the first line names the factors, each further line is one sample") from error
+        raise InputError(
+            f"{told}: the first line names the factors, each further line is one sample"
+        ) from error

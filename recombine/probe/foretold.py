@@ -19,7 +19,12 @@ class Foretold:
     """What probes of an image model's layers say of its prompts."""
 
     def __init__(
-        self, prompts: Prompts, numbers: np.ndarray, layers: dict[str, np.ndarray], failed: np.ndarray, rng: Any
+        self,
+        prompts: Prompts,
+        numbers: np.ndarray,
+        layers: dict[str, np.ndarray],
+        failed: np.ndarray,
+        rng: Any,
     ):
         self.numbers, self.held = numbers, prompts.held_out[numbers]
         self.factors: Any = prompts.factors.iloc[numbers].reset_index(drop=True)
@@ -27,9 +32,13 @@ class Foretold:
         fit: Any = {"combinations": numbers, "held_out": self.held}
         self.probe = Decodability("logistic").fit(layers, self.factors, outcomes=known, **fit)
         layer = self.probe.layer_
-        mixed: Any = self.factors.iloc[_others(prompts.held_out, numbers, rng)].reset_index(drop=True)
+        mixed: Any = self.factors.iloc[_others(prompts.held_out, numbers, rng)].reset_index(
+            drop=True
+        )
         control = Decodability("logistic").fit({layer: layers[layer]}, mixed, **fit)
-        self.rows: Any = pd.DataFrame({"what": "prompt", "prompt": prompts.texts, "held_out": prompts.held_out})
+        self.rows: Any = pd.DataFrame(
+            {"what": "prompt", "prompt": prompts.texts, "held_out": prompts.held_out}
+        )
         self.rows["number"] = np.arange(len(self.rows))
         self.rows["layer"], self.rows["probability_of"] = layer, self.probe.probability_of_
         there, x = self.held, layers[layer][self.held]
@@ -57,7 +66,9 @@ class Foretold:
 
     def other(self, layers: dict[str, np.ndarray]) -> list[dict[str, Any]]:
         """The same of layers that prompts are not ranked by."""
-        return self.layers(Decodability("logistic").fit(layers, self.factors, self.numbers, self.held))
+        return self.layers(
+            Decodability("logistic").fit(layers, self.factors, self.numbers, self.held)
+        )
 
 
 def _others(held_out: np.ndarray, numbers: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -50,8 +50,13 @@ def function(name: str) -> Callable[[Any], Any]:
             raise InputError(
                 f"the judge's module {place!r} cannot be imported ({error}): name a file, or {CLIP}…"
             ) from error
-    known = [one for one, value in vars(module).items() if callable(value) and not one.startswith("_")]
-    require(callable(getattr(module, called, None)), f"{place} has no judge {called!r}: {nearest(called, known)}")
+    known = [
+        one for one, value in vars(module).items() if callable(value) and not one.startswith("_")
+    ]
+    require(
+        callable(getattr(module, called, None)),
+        f"{place} has no judge {called!r}: {nearest(called, known)}",
+    )
     return getattr(module, called)
 
 
@@ -63,13 +68,17 @@ def code(name: str) -> str:
     return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] if file else ""
 
 
-def verdicts(name: str, files: Sequence[Path], prompts: Prompts, numbers: np.ndarray) -> pd.DataFrame:
+def verdicts(
+    name: str, files: Sequence[Path], prompts: Prompts, numbers: np.ndarray
+) -> pd.DataFrame:
     """What the judge of this name sees in every image, and whether it `failed`; `numbers` are the images' prompts."""
     asked: Any = prompts.factors.iloc[numbers].reset_index(drop=True)
     if not name.startswith(CLIP):
         return judge(map(_opened, files), function(name), asked)
     words = [one for listed in prompts.concepts.values() for one in listed]
-    scores = pd.DataFrame(clip_scores(name.removeprefix(CLIP), files, words), columns=pd.Index(words))
+    scores = pd.DataFrame(
+        clip_scores(name.removeprefix(CLIP), files, words), columns=pd.Index(words)
+    )
     train, found = ~prompts.held_out[numbers], {}
     for column, listed in prompts.concepts.items():
         if prompts.num_hot[column] == 1:

@@ -25,10 +25,16 @@ def choose(model: nn.Module, layers: str | Iterable[str]) -> dict[str, nn.Module
     for pattern in patterns:
         found = {name for name in modules if _matches(name.split("."), str(pattern).split("."))}
         if not found:
-            others = [(name, module) for name, module in model.named_modules(remove_duplicate=False) if name]
+            others = [
+                (name, module)
+                for name, module in model.named_modules(remove_duplicate=False)
+                if name
+            ]
             for name, module in others:
                 told = f"layer {name!r} is {first[module]!r} under another name"
-                require(not _matches(name.split("."), str(pattern).split(".")), f"{told}: ask for that")
+                require(
+                    not _matches(name.split("."), str(pattern).split(".")), f"{told}: ask for that"
+                )
             from recombine.sweeps.run import nearest  # not above: it needs jax
 
             raise InputError(f"no layer is called {pattern!r}: {nearest(str(pattern), modules)}")
@@ -39,7 +45,11 @@ def choose(model: nn.Module, layers: str | Iterable[str]) -> dict[str, nn.Module
 def tokens_first(model: nn.Module, names: Iterable[str]) -> set[str]:
     """Which of these layers put out tokens x samples x features: PyTorch's own, where `batch_first` is not set."""
     turned = {name for name, module in model.named_modules() if _turned(module)}
-    return {name for name in names if any(name == one or one == "" or name.startswith(f"{one}.") for one in turned)}
+    return {
+        name
+        for name in names
+        if any(name == one or one == "" or name.startswith(f"{one}.") for one in turned)
+    }
 
 
 def _turned(module: nn.Module) -> bool:
@@ -55,8 +65,16 @@ def blocks(model: nn.Module) -> list[str]:
 
     Lists within a list do not count: a block may hold more experts than there are blocks.
     """
-    lists = {name: len(module) for name, module in model.named_modules() if isinstance(module, nn.ModuleList) and name}
-    outer = {name: num for name, num in lists.items() if not any(name.startswith(f"{other}.") for other in lists)}
+    lists = {
+        name: len(module)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.ModuleList) and name
+    }
+    outer = {
+        name: num
+        for name, num in lists.items()
+        if not any(name.startswith(f"{other}.") for other in lists)
+    }
     require(bool(outer), "this model has no list of blocks: name layers, layers='encoder.*' say")
     return [f"{name}.*" for name, num in outer.items() if num == max(outer.values())]
 

@@ -27,14 +27,18 @@ class Masks:
         self._places = {name: _place(module) for name, module in modules.items()}
         if self._places[""] is None:
             self._places[""] = BY_NAME  # where it takes whatever it is given, a wrapper say
-        self._around = {name: [one for one in _outwards(name) if self._places[one] is not None] for name in names}
+        self._around = {
+            name: [one for one in _outwards(name) if self._places[one] is not None]
+            for name in names
+        }
         self._modules = {one: modules[one] for around in self._around.values() for one in around}
         self._given: dict[str, Tensor | None] = {}
 
     def hooks(self) -> list[Any]:
         """Begin to watch: handles that end it."""
         return [
-            one.register_forward_pre_hook(self._hook(name), with_kwargs=True) for name, one in self._modules.items()
+            one.register_forward_pre_hook(self._hook(name), with_kwargs=True)
+            for name, one in self._modules.items()
         ]
 
     def clear(self) -> None:
@@ -73,7 +77,10 @@ class Masks:
 def _check(mask: Tensor) -> None:
     empty = torch.nonzero(mask.sum(dim=1) == 0).flatten()
     told = "has no token that is not padding"
-    require(len(empty) == 0, f"sample {int(empty[0]) if len(empty) else 0} of a batch {told}: leave it out")
+    require(
+        len(empty) == 0,
+        f"sample {int(empty[0]) if len(empty) else 0} of a batch {told}: leave it out",
+    )
 
 
 def _place(module: nn.Module) -> int | None:

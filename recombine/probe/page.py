@@ -37,7 +37,11 @@ def page(
 ) -> str:
     """The page as self-contained HTML; `notes` are sentences below the summary."""
     tables = [_table("Scores", probe.scores_)]
-    tables += [] if ranking is None else [_table("Held-out combinations, those that are read worst first", ranking)]
+    tables += (
+        []
+        if ranking is None
+        else [_table("Held-out combinations, those that are read worst first", ranking)]
+    )
     return report.filled(
         title="What can be read from the activations",
         kind="Recombine probe",
@@ -61,8 +65,12 @@ def _lead(turned: bool) -> str:
 
 def _summary(probe: Decodability) -> dict[str, Any]:
     best: Any = probe.scores_[probe.scores_["layer"] == probe.layer_]
-    told: dict[str, Any] = {"read from" if probe.layer_ == ALL else "layer that is read best": probe.layer_}
-    for (measure, side), score in best.groupby(["measure", "split"], sort=False)["score"].mean().items():
+    told: dict[str, Any] = {
+        "read from" if probe.layer_ == ALL else "layer that is read best": probe.layer_
+    }
+    for (measure, side), score in (
+        best.groupby(["measure", "split"], sort=False)["score"].mean().items()
+    ):
         told[f"{NAMES[measure]}, {side}"] = float(score)
     return told
 
@@ -80,16 +88,23 @@ def figures(probe: Decodability, ranking: pd.DataFrame | None) -> dict[str, Any]
         found[f"layers {column}"] = figure.lines(
             rows, "layer", column, "split", title=title, x_title="layer", y_title=name
         )
-        best = rows[(rows["layer"] == probe.layer_) & rows["factor"].isin(rows["factor"].cat.categories[:MOST_BARS])]
+        best = rows[
+            (rows["layer"] == probe.layer_)
+            & rows["factor"].isin(rows["factor"].cat.categories[:MOST_BARS])
+        ]
         title = f"{name} by factor, read from {probe.layer_}"
-        bars = figure.bars(best, "factor", column, "split", title=title, x_title="factor", y_title=name)
+        bars = figure.bars(
+            best, "factor", column, "split", title=title, x_title="factor", y_title=name
+        )
         found[f"factors {column}"] = _with_intervals(bars, best, column)
     if ranking is not None:
         worst = ranking.head(MOST_BARS)
         worst = worst.assign(combination=pd.Categorical(worst["combination"], worst["combination"]))
         told = "error (1: as by guessing)"
         title = "Held-out combinations, those that are read worst first: where to expect failures"
-        found["ranking"] = figure.bars(worst, "combination", "error", title=title, x_title="combination", y_title=told)
+        found["ranking"] = figure.bars(
+            worst, "combination", "error", title=title, x_title="combination", y_title=told
+        )
     return found
 
 
@@ -104,4 +119,6 @@ def _with_intervals(drawn: Any, rows: Any, measure: str) -> Any:
 
 
 def _table(name: str, lines: pd.DataFrame) -> str:
-    return f"<h3>{name}</h3>\n" + report.listing(lines.round(3), name, f"{len(lines)} lines", name.split()[0], lines)
+    return f"<h3>{name}</h3>\n" + report.listing(
+        lines.round(3), name, f"{len(lines)} lines", name.split()[0], lines
+    )

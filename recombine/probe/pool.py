@@ -18,7 +18,12 @@ from recombine.basics.errors import InputError, require
 
 Pool = Literal["mean", "last", "flat"] | Callable[[Tensor], Tensor]
 Channels = Literal["first", "last"] | None
-FIRST_LOOKED_FOR = ("last_hidden_state", "sample", "hidden_states", "logits")  # in outputs with names
+FIRST_LOOKED_FOR = (
+    "last_hidden_state",
+    "sample",
+    "hidden_states",
+    "logits",
+)  # in outputs with names
 
 
 def pick(output: Any) -> Tensor | None:
@@ -46,20 +51,33 @@ def pooled(
     Where a copy has to be made it is made where the rows are to stay, if `place` knows that.
     """
     if tensor.is_nested:  # samples of several lengths, without padding
-        require(pool != "flat", f"layer {name!r} has samples of several lengths: pool over them, pool='mean' say")
-        return torch.cat([_pooled(name, one[None], pool, channels, None) for one in tensor.unbind()])
+        require(
+            pool != "flat",
+            f"layer {name!r} has samples of several lengths: pool over them, pool='mean' say",
+        )
+        return torch.cat(
+            [_pooled(name, one[None], pool, channels, None) for one in tensor.unbind()]
+        )
     rows = _pooled(name, tensor, pool, channels, mask)
     if pool == "mean" and tensor.ndim > 2:  # never the layer's own memory
         return rows
     # The next layer may write into the memory of this one's output, as an inplace ReLU does.
-    if rows.device != tensor.device or rows.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr():
+    if (
+        rows.device != tensor.device
+        or rows.untyped_storage().data_ptr() != tensor.untyped_storage().data_ptr()
+    ):
         return rows
     room = place(rows.shape) if place is not None and rows.device.type == "cpu" else None
     return rows.clone() if room is None else torch.from_numpy(room).copy_(rows)
 
 
-def _pooled(name: str, tensor: Tensor, pool: Pool, channels: Channels, mask: Tensor | None) -> Tensor:
-    require(tensor.ndim > 0, f"layer {name!r} gave a single number: choose a layer with a row for each sample")
+def _pooled(
+    name: str, tensor: Tensor, pool: Pool, channels: Channels, mask: Tensor | None
+) -> Tensor:
+    require(
+        tensor.ndim > 0,
+        f"layer {name!r} gave a single number: choose a layer with a row for each sample",
+    )
     tensor = tensor.detach()
     made: Any = tensor
     if callable(pool):
@@ -69,7 +87,9 @@ def _pooled(name: str, tensor: Tensor, pool: Pool, channels: Channels, mask: Ten
         told = f"pool made {type(made).__name__} of layer {name!r}"
         raise InputError(f"{told}: it must give a tensor, a row for each sample")
     if made.is_complex():
-        raise InputError(f"layer {name!r} gave complex numbers: give pool a function that makes them real")
+        raise InputError(
+            f"layer {name!r} gave complex numbers: give pool a function that makes them real"
+        )
     if callable(pool):
         made = made.detach()
         return made.float().flatten(1) if made.ndim > 1 else made.float()[:, None]

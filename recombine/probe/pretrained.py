@@ -21,7 +21,10 @@ from recombine.probe.pool import Pool
 from recombine.probe.recorder import Recorder
 
 ENDLESS = 1_000_000  # tokens: no limit is known
-KINDS = {"AutoTokenizer": ("tokenizer", "vocab", "spiece"), "AutoImageProcessor": ("preprocessor", "processor")}
+KINDS = {
+    "AutoTokenizer": ("tokenizer", "vocab", "spiece"),
+    "AutoImageProcessor": ("preprocessor", "processor"),
+}
 TOWERS = ("text_model", "vision_model")  # of models that compare texts with images
 
 
@@ -45,7 +48,9 @@ class Pretrained:
             model, found = _load(model)
             processor = processor or found
         fine = callable(processor) or isinstance(processor, _Both)
-        require(fine, "the model came without its tokeniser or image processor: give it, processor=…")
+        require(
+            fine, "the model came without its tokeniser or image processor: give it, processor=…"
+        )
         self.model: Any = _part(model, part)
         self.processor: Any = processor
         self.recorder = Recorder(self.model, layers or blocks(self.model), pool, **options)
@@ -85,7 +90,9 @@ class Pretrained:
         return batch | {"attention_mask": torch.as_tensor(mask.astype(np.int64))}
 
     def _most(self, tokenizer: Any) -> int:
-        own = getattr(self.model.config, "max_position_embeddings", None)  # -1 where there is no limit
+        own = getattr(
+            self.model.config, "max_position_embeddings", None
+        )  # -1 where there is no limit
         limits = [getattr(tokenizer, "model_max_length", None), own, ENDLESS]
         return int(min(limit for limit in limits if limit is not None and limit > 0))
 
@@ -100,10 +107,16 @@ class _Both(NamedTuple):
 def _part(model: Any, part: str | None) -> Any:
     """What is read of a model."""
     told = f"model must be a model of transformers, its folder or its name on the hub, got {type(model).__name__}"
-    require(isinstance(model, torch.nn.Module), f"{told}: record other models with Recorder or Decodability")
+    require(
+        isinstance(model, torch.nn.Module),
+        f"{told}: record other models with Recorder or Decodability",
+    )
     if part is not None:
         known = dict(model.named_modules())
-        require(part in known, f"the model has no part {part!r}: {nearest(part, dict(model.named_children()))}")
+        require(
+            part in known,
+            f"the model has no part {part!r}: {nearest(part, dict(model.named_children()))}",
+        )
         return known[part]
     towers = [name for name in TOWERS if isinstance(getattr(model, name, None), torch.nn.Module)]
     told = f"{type(model).__name__} reads texts and images apart"
@@ -133,7 +146,9 @@ def _load(name: str | Path) -> tuple[Any, Any]:
         model: Any = transformers.AutoModel.from_pretrained(str(name))
     except (OSError, ValueError) as error:
         told = f"no model can be loaded from {str(name)!r} ({str(error).splitlines()[0]})"
-        raise InputError(f"{told}: give a folder with a config.json, or a name on the hub") from error
+        raise InputError(
+            f"{told}: give a folder with a config.json, or a name on the hub"
+        ) from error
     there = {path.name for path in Path(name).iterdir()} if Path(name).is_dir() else None
     found: list[Any] = []
     for kind, files in KINDS.items():

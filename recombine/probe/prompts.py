@@ -45,7 +45,9 @@ class Prompts:
         max_combinations: int | None = None,
         seed: int = 0,
     ):
-        self.concepts = {str(name): [str(one) for one in listed] for name, listed in concepts.items()}
+        self.concepts = {
+            str(name): [str(one) for one in listed] for name, listed in concepts.items()
+        }
         self.num_hot = {name: _number(num_hot, name) for name in self.concepts}
         self.templates = [templates] if isinstance(templates, str) else list(templates)
         self._check()
@@ -68,24 +70,34 @@ class Prompts:
         return self.factors.assign(text=self.texts, held_out=self.held_out)
 
     def _check(self) -> None:
-        require(bool(self.concepts), "there is no list of concepts: give one, {'animal': ['cat', 'dog']} say")
+        require(
+            bool(self.concepts),
+            "there is no list of concepts: give one, {'animal': ['cat', 'dog']} say",
+        )
         for name, listed in self.concepts.items():
             hot = self.num_hot[name]
             told = f"{hot} of {len(listed)} concepts of {name!r} cannot be hot"
             require(1 <= hot <= len(listed), f"{told}: choose num_hot from 1 to {len(listed)}")
-            require(len(set(listed)) == len(listed), f"a concept is twice in {name!r}: name each once")
+            require(
+                len(set(listed)) == len(listed), f"a concept is twice in {name!r}: name each once"
+            )
         columns = [column for name in self.concepts for column in self._columns(name)]
         twice = next((column for column in columns if columns.count(column) > 1), None)
         require(twice is None, f"{twice!r} is in two lists of concepts: rename one")
         require(bool(self.templates), "there is no template: give one, 'a photo of {a animal}' say")
         for template, name in itertools.product(self.templates, self.concepts):
             found = re.search(rf"{{(a )?{re.escape(name)}}}", template)
-            require(found is not None, f"the template {template!r} does not mention {{{name}}}: put it in")
+            require(
+                found is not None,
+                f"the template {template!r} does not mention {{{name}}}: put it in",
+            )
         known = {f"{article}{name}" for name in self.concepts for article in ("", "a ")}
         for template in self.templates:
             strange = [slot for slot in re.findall(r"{([^}]*)}", template) if slot not in known]
             remedy = f"there are {', '.join(self.concepts)}"
-            require(not strange, f"the template {template!r} has {{{''.join(strange[:1])}}}: {remedy}")
+            require(
+                not strange, f"the template {template!r} has {{{''.join(strange[:1])}}}: {remedy}"
+            )
 
     def _columns(self, name: str) -> list[str]:
         return [name] if self.num_hot[name] == 1 else self.concepts[name]
@@ -96,8 +108,13 @@ class Prompts:
         total = math.prod(math.comb(len(listed), hot) for listed, hot in lists)
         if most is None or most >= total:
             told = f"these concepts make {total:,} combinations"
-            require(total <= MOST or most is not None, f"{told}: set max_combinations, to {MOST} at most say")
-            choices = itertools.product(*(itertools.combinations(listed, hot) for listed, hot in lists))
+            require(
+                total <= MOST or most is not None,
+                f"{told}: set max_combinations, to {MOST} at most say",
+            )
+            choices = itertools.product(
+                *(itertools.combinations(listed, hot) for listed, hot in lists)
+            )
             return [tuple(itertools.chain(*choice)) for choice in choices]
         require(most > 1, f"max_combinations must be at least 2, got {most}")
         rows: dict[tuple[str, ...], None] = {}
@@ -124,7 +141,9 @@ class Prompts:
             if hot == 1:
                 columns[name] = [one for (one,) in chosen]
             else:
-                columns |= {one: [int(one in of_row) for of_row in chosen] for one in self.concepts[name]}
+                columns |= {
+                    one: [int(one in of_row) for of_row in chosen] for one in self.concepts[name]
+                }
             start += hot
         return pd.DataFrame(columns)
 
@@ -139,13 +158,18 @@ def judge(images: Iterable[Any], judging: Callable[[Any], Any], factors: Any) ->
     for number, image in enumerate(images):
         found = judging(image)
         if not isinstance(found, Mapping):
-            require(not isinstance(found, str) and isinstance(found, Iterable), _strange(number, found))
+            require(
+                not isinstance(found, str) and isinstance(found, Iterable), _strange(number, found)
+            )
             found = dict.fromkeys(asked, 0) | dict.fromkeys(found, 1)
         missing = [name for name in asked if name not in found]
         strange = [name for name in found if name not in asked]
         told = f"the judge says nothing of {missing[:1]} for image {number}"
         require(not missing, f"{told}: a dict must name every factor")
-        require(not strange, f"the judge tells of {strange[:1]}, which was not asked: there are {', '.join(asked)}")
+        require(
+            not strange,
+            f"the judge tells of {strange[:1]}, which was not asked: there are {', '.join(asked)}",
+        )
         seen.append({name: found[name] for name in asked})
     told = f"there are {len(seen)} images and {len(asked)} rows of factors"
     require(len(seen) == len(asked), f"{told}: give one row for each image, in the same order")
@@ -164,7 +188,9 @@ def _number(num_hot: int | Mapping[str, int], name: str) -> int:
     return int(num_hot[name] if isinstance(num_hot, Mapping) else num_hot)
 
 
-def _hot(rows: list[tuple[str, ...]], concepts: Mapping[str, Sequence[str]], num_hot: Mapping[str, int]) -> np.ndarray:
+def _hot(
+    rows: list[tuple[str, ...]], concepts: Mapping[str, Sequence[str]], num_hot: Mapping[str, int]
+) -> np.ndarray:
     """0/1 rows of all concepts: what supports read."""
     start, columns = 0, []
     for name, listed in concepts.items():

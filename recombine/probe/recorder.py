@@ -57,20 +57,34 @@ class Recorder:
         progress: bool = True,
     ):
         told = f"model must be a torch.nn.Module, got {type(model).__name__}"
-        require(isinstance(model, nn.Module), f"{told}: for activations of other models use Decodability at once")
+        require(
+            isinstance(model, nn.Module),
+            f"{told}: for activations of other models use Decodability at once",
+        )
         fine = callable(pool) or pool in ("mean", "last", "flat")
         require(fine, f"pool must be 'mean', 'last', 'flat' or a function, got {pool!r}")
         fine = repeated in (None, "first", "last", "mean")
         require(fine, f"repeated must be 'first', 'last' or 'mean', got {repeated!r}")
-        require(channels in (None, "first", "last"), f"channels must be 'first' or 'last', got {channels!r}")
+        require(
+            channels in (None, "first", "last"),
+            f"channels must be 'first' or 'last', got {channels!r}",
+        )
         scripted = isinstance(model, torch.jit.ScriptModule)
-        require(not scripted, "a scripted model cannot be recorded: give the one that it was made from")
-        self.model: Any = getattr(model, "_orig_mod", model)  # a compiled network's own hooks may never be called
+        require(
+            not scripted, "a scripted model cannot be recorded: give the one that it was made from"
+        )
+        self.model: Any = getattr(
+            model, "_orig_mod", model
+        )  # a compiled network's own hooks may never be called
         self.modules = choose(self.model, layers)
         self.pool: Pool = pool
         self.channels: Channels = channels
         self.forward, self.pick, self.repeated = forward, pick, repeated
-        self.max_memory, self.folder, self.progress = max_memory, None if folder is None else Path(folder), progress
+        self.max_memory, self.folder, self.progress = (
+            max_memory,
+            None if folder is None else Path(folder),
+            progress,
+        )
         self.store, self._copies = Store(max_memory, self.folder), Copies()
         self._handles: list[Any] = []
         self._caught: dict[str, list[Tensor]] | None = None  # of the forward pass that is under way
@@ -85,7 +99,10 @@ class Recorder:
     def activations(self) -> dict[str, np.ndarray]:
         """All batches that were recorded since the last start, by layer: samples x features."""
         self._keep(self._copies.rest())
-        require(self.store.num_rows > 0, "nothing was recorded: call the model itself while the recorder is on")
+        require(
+            self.store.num_rows > 0,
+            "nothing was recorded: call the model itself while the recorder is on",
+        )
         return self.store.arrays()
 
     def record(self, batches: Any, batch_size: int = 32) -> dict[str, np.ndarray]:
@@ -95,7 +112,12 @@ class Recorder:
         batches of `batch_size`.
         """
         pieces, total = batching.pieces(batches, batch_size)
-        with self, self._alone(), torch.no_grad(), Meter("recording, batches", total, self.progress) as meter:
+        with (
+            self,
+            self._alone(),
+            torch.no_grad(),
+            Meter("recording, batches", total, self.progress) as meter,
+        ):
             self.store.num_batches = total
             for piece in pieces:
                 self._run(piece)
@@ -108,13 +130,21 @@ class Recorder:
         return self.activations
 
     def __enter__(self) -> Recorder:
-        require(not self._handles, "this recorder is recording already: use one of its own for each loop")
+        require(
+            not self._handles,
+            "this recorder is recording already: use one of its own for each loop",
+        )
         self.store, self._copies = Store(self.max_memory, self.folder), Copies()
         self._own_loop = True
         try:
-            self._handles.append(self.model.register_forward_pre_hook(self._before, with_kwargs=True))
+            self._handles.append(
+                self.model.register_forward_pre_hook(self._before, with_kwargs=True)
+            )
             self._handles += self._masks.hooks()
-            self._handles += [module.register_forward_hook(self._hook(name)) for name, module in self.modules.items()]
+            self._handles += [
+                module.register_forward_hook(self._hook(name))
+                for name, module in self.modules.items()
+            ]
             self._handles.append(self.model.register_forward_hook(self._after))
         except BaseException:
             self._remove()
@@ -123,7 +153,11 @@ class Recorder:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         self._remove()
-        reason = None if error is None else batching.explain(error, self.model, self._size, self._devices)
+        reason = (
+            None
+            if error is None
+            else batching.explain(error, self.model, self._size, self._devices)
+        )
         if reason is not None:
             raise InputError(reason) from error
 
@@ -172,13 +206,25 @@ class Recorder:
                 raise InputError(f"{told}: call the model itself, or use record with forward=")
             if not isinstance(tensor, Tensor):
                 told = f"layer {name!r} returned no tensor but {type(output).__name__}"
-                raise InputError(f"{told}: choose a layer within it, or say with pick= what to take")
-            if name in self._turned and tensor.ndim == 3:  # PyTorch's own way: tokens x samples x features
+                raise InputError(
+                    f"{told}: choose a layer within it, or say with pick= what to take"
+                )
+            if (
+                name in self._turned and tensor.ndim == 3
+            ):  # PyTorch's own way: tokens x samples x features
                 tensor = tensor.transpose(0, 1)
-            busy = name in caught or self._copies.under_way  # then it is not known where the rows will stand
+            busy = (
+                name in caught or self._copies.under_way
+            )  # then it is not known where the rows will stand
             place = None if busy else functools.partial(self.store.place, name)
-            mask = self._masks.of(name, tensor.shape) if tensor.ndim == 3 and not tensor.is_nested else None
-            caught.setdefault(name, []).append(pooled(name, tensor, self.pool, self.channels, mask, place))
+            mask = (
+                self._masks.of(name, tensor.shape)
+                if tensor.ndim == 3 and not tensor.is_nested
+                else None
+            )
+            caught.setdefault(name, []).append(
+                pooled(name, tensor, self.pool, self.channels, mask, place)
+            )
 
         return hook
 
@@ -207,12 +253,18 @@ class Recorder:
     def _one(self, name: str, found: list[Tensor]) -> Tensor:
         if not found:
             told = f"layer {name!r} did not run in a forward pass of the model"
-            raise InputError(f"{told}: choose another, or say with forward= how the model is called")
+            raise InputError(
+                f"{told}: choose another, or say with forward= how the model is called"
+            )
         if len(found) > 1 and self.repeated is None:
             told = f"layer {name!r} ran {len(found)} times in one forward pass"
-            raise InputError(f"{told}: say with repeated='first', 'last' or 'mean' which output counts")
+            raise InputError(
+                f"{told}: say with repeated='first', 'last' or 'mean' which output counts"
+            )
         if self.repeated == "mean" and len(found) > 1:
             told = f"layer {name!r} gave rows of several widths in one forward pass"
-            require(len({row.shape for row in found}) == 1, f"{told}: choose repeated='first' or 'last'")
+            require(
+                len({row.shape for row in found}) == 1, f"{told}: choose repeated='first' or 'last'"
+            )
             return torch.stack(found).mean(dim=0)
         return found[0] if self.repeated == "first" else found[-1]

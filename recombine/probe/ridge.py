@@ -21,7 +21,9 @@ FLAT = 1e-12  # of the largest eigenvalue, or of all: below it there is nothing 
 Reading = Callable[[np.ndarray], np.ndarray]  # activations -> what is read of every target
 
 
-Moments = list[Any]  # of some samples: their number, sums of x and of y, sums of the products xx and xy
+Moments = list[
+    Any
+]  # of some samples: their number, sums of x and of y, sums of the products xx and xy
 
 
 class Ridge:
@@ -32,21 +34,29 @@ class Ridge:
 
     def __init__(self, x: np.ndarray, y: np.ndarray, folds: np.ndarray):
         used = np.flatnonzero(folds >= 0)
-        shift = np.mean(x[used[:BLOCK]], axis=0, dtype=float)  # sums of products lose digits far from zero
+        shift = np.mean(
+            x[used[:BLOCK]], axis=0, dtype=float
+        )  # sums of products lose digits far from zero
         basis = _span(x[used] - shift) if x.shape[1] > len(used) else None
         self.features = functools.partial(_features, shift=shift, basis=basis)
         rows = [np.flatnonzero(folds == fold) for fold in range(folds.max() + 1)]
         self.parts = [self._moments(x, y, of_fold) for of_fold in rows]
         self.whole = [sum(parts) for parts in zip(*self.parts, strict=True)]
         self.width = x.shape[1]
-        self.least = FLAT * np.trace(self.whole[3])  # what sums that are subtracted leave of samples that are all alike
+        self.least = FLAT * np.trace(
+            self.whole[3]
+        )  # what sums that are subtracted leave of samples that are all alike
 
     def fit(self, without: frozenset[int], penalty: float) -> Reading:
         """What reads the targets from activations, fitted on all folds but these."""
         left = [self.whole, *(self.parts[fold] for fold in without)]
-        n, x, y, xx, xy = (functools.reduce(np.subtract, moments) for moments in zip(*left, strict=True))
+        n, x, y, xx, xy = (
+            functools.reduce(np.subtract, moments) for moments in zip(*left, strict=True)
+        )
         gram = xx - np.outer(x, x / n)
-        weight = max(penalty * np.trace(gram) / self.width, self.least) or 1.0  # 1 where a layer never changes
+        weight = (
+            max(penalty * np.trace(gram) / self.width, self.least) or 1.0
+        )  # 1 where a layer never changes
         gram[np.diag_indices_from(gram)] += weight
         # Not eigenvectors, which would serve all penalties: at 4,096 features they take longer than five of these.
         factor = linalg.cho_factor(gram, overwrite_a=True, check_finite=False)
@@ -61,7 +71,9 @@ class Ridge:
         for start in range(0, len(rows), BLOCK):
             part = rows[start : start + BLOCK]
             h, to = self.features(x[part]), y[part]
-            for sums, more in zip(total, (len(h), h.sum(axis=0), to.sum(axis=0), h.T @ h, h.T @ to), strict=True):
+            for sums, more in zip(
+                total, (len(h), h.sum(axis=0), to.sum(axis=0), h.T @ h, h.T @ to), strict=True
+            ):
                 sums += more
         return total
 
@@ -79,4 +91,6 @@ def _span(x: np.ndarray) -> np.ndarray:
 
 
 def _blocks(x: np.ndarray, read: Reading) -> np.ndarray:
-    return np.concatenate([read(x[start : start + BLOCK]) for start in range(0, max(len(x), 1), BLOCK)])
+    return np.concatenate(
+        [read(x[start : start + BLOCK]) for start in range(0, max(len(x), 1), BLOCK)]
+    )

@@ -16,7 +16,9 @@ class Split(NamedTuple):
     """What every sample is there for."""
 
     folds: np.ndarray  # the fold of its combination; -1 where the user holds it out
-    aside: np.ndarray  # whether no probe is fitted on it, although its combination is not held out: "seen"
+    aside: (
+        np.ndarray
+    )  # whether no probe is fitted on it, although its combination is not held out: "seen"
     elsewhere: np.ndarray  # the sample of another combination, whose factors it gets in the control
 
     @property
@@ -25,12 +27,16 @@ class Split(NamedTuple):
         return np.where(self.aside, -1, self.folds)
 
 
-def split(combinations: np.ndarray, held: np.ndarray, num_folds: int, seed: int, names: list[str]) -> Split:
+def split(
+    combinations: np.ndarray, held: np.ndarray, num_folds: int, seed: int, names: list[str]
+) -> Split:
     """Put combinations into folds, and some samples of each aside."""
     of_side = [np.unique(combinations[side]) for side in (~held, held)]
     both = np.intersect1d(of_side[0], of_side[1])
     if len(both):
-        raise InputError(f"the combination {names[both[0]]!r} is held out in some samples and not in others")
+        raise InputError(
+            f"the combination {names[both[0]]!r} is held out in some samples and not in others"
+        )
     train = of_side[0]
     told = f"{len(train)} combinations to fit on are too few for {num_folds} folds"
     require(len(train) >= num_folds, f"{told}: give more, or name fewer folds")

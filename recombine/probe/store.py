@@ -34,7 +34,11 @@ class Store:
 
     def place(self, name: str, shape: Sequence[int]) -> np.ndarray | None:
         """Where rows of this shape come next, if there is room: what stands there already is not copied by `add`."""
-        if name not in self.room or self.filled + shape[0] > self.capacity or shape[1] != self.widths[name]:
+        if (
+            name not in self.room
+            or self.filled + shape[0] > self.capacity
+            or shape[1] != self.widths[name]
+        ):
             return None
         return self.room[name][self.filled : self.filled + shape[0]]
 
@@ -62,7 +66,9 @@ class Store:
             return
         self.capacity = self.filled  # what comes now comes after it
         for name, part in rows.items():
-            shared = isinstance(part.base, np.ndarray)  # with other layers, in a block that is not to be kept
+            shared = isinstance(
+                part.base, np.ndarray
+            )  # with other layers, in a block that is not to be kept
             self.parts[name].append(part.copy() if shared else part)
             self.in_memory += part.nbytes
         if self.in_memory > self.max_memory:
@@ -74,7 +80,10 @@ class Store:
             if self.capacity > 0 and not any(self.parts.values()):
                 return {name: room[: self.filled] for name, room in self.room.items()}
             self._leave_room()
-            for name, parts in self.parts.items():  # one layer at a time, so that few rows are there twice
+            for (
+                name,
+                parts,
+            ) in self.parts.items():  # one layer at a time, so that few rows are there twice
                 self.parts[name] = [np.concatenate(parts)] if len(parts) > 1 else parts
             return {name: parts[0] for name, parts in self.parts.items()}
         self._spill()
@@ -82,7 +91,9 @@ class Store:
             found: dict[str, Any] = {}
             for name, path in self.files.items():
                 with path.open("r+b") as file:
-                    np.lib.format.write_array_header_1_0(file, _header(self.num_rows, self.widths[name]))
+                    np.lib.format.write_array_header_1_0(
+                        file, _header(self.num_rows, self.widths[name])
+                    )
                 found[name] = np.load(path, mmap_mode="r", allow_pickle=False)
                 found[name].keeper = self.keeper
         return found
@@ -92,7 +103,10 @@ class Store:
         needed = sum(part.nbytes for part in rows.values()) * (self.num_batches or 0)
         if 0 < needed <= self.max_memory:
             self.capacity, self.in_memory = num * (self.num_batches or 0), needed
-            self.room = {name: np.empty((self.capacity, part.shape[1]), np.float32) for name, part in rows.items()}
+            self.room = {
+                name: np.empty((self.capacity, part.shape[1]), np.float32)
+                for name, part in rows.items()
+            }
 
     def _leave_room(self) -> None:
         """Take what is in the room as the first part."""
@@ -111,7 +125,9 @@ class Store:
                     folder = self.keeper.path
                 folder.mkdir(parents=True, exist_ok=True)
                 for number, name in enumerate(self.parts):
-                    self.files[name] = folder / f"{number:03d}-{re.sub(r'[^0-9A-Za-z.@_=-]', '_', name)}.npy"
+                    self.files[name] = (
+                        folder / f"{number:03d}-{re.sub(r'[^0-9A-Za-z.@_=-]', '_', name)}.npy"
+                    )
                     self.files[name].unlink(missing_ok=True)  # what maps an older one keeps it
                     with self.files[name].open("wb") as file:
                         np.lib.format.write_array_header_1_0(file, _header(0, self.widths[name]))
@@ -128,7 +144,9 @@ class Store:
             yield
         except OSError as error:
             told = f"activations cannot be kept on disk ({error.strerror or error})"
-            raise InputError(f"{told}: name another folder, record fewer layers, or raise max_memory") from error
+            raise InputError(
+                f"{told}: name another folder, record fewer layers, or raise max_memory"
+            ) from error
 
 
 def _header(num_rows: int, width: int) -> dict[str, object]:

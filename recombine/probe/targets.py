@@ -42,11 +42,18 @@ class Targets:
         for name in factors:
             values: tuple[Any, ...] = ()
             if named or not pd.api.types.is_numeric_dtype(factors[name]):
-                values = tuple(sorted(factors[name].unique(), key=lambda value: (str(type(value)), value)))
+                values = tuple(
+                    sorted(factors[name].unique(), key=lambda value: (str(type(value)), value))
+                )
                 told = "use kind='ridge'" if named else "give it as numbers"
-                require(len(values) <= MOST_NAMES, f"factor {name!r} has {len(values)} different values: {told}")
+                require(
+                    len(values) <= MOST_NAMES,
+                    f"factor {name!r} has {len(values)} different values: {told}",
+                )
             start = self.factors[-1].columns.stop if self.factors else 0
-            self.factors.append(Factor(str(name), slice(start, start + max(1, len(values))), values))
+            self.factors.append(
+                Factor(str(name), slice(start, start + max(1, len(values))), values)
+            )
         y = self.encode(factors)
         self.variance = np.array([y[:, f.columns].var(axis=0).sum() for f in self.factors])
 
@@ -58,7 +65,10 @@ class Targets:
     def encode(self, factors: pd.DataFrame) -> np.ndarray:
         """The columns of these samples."""
         missing = [factor.name for factor in self.factors if factor.name not in factors]
-        require(not missing, f"there is no factor {(*missing, '')[0]!r}: there are {', '.join(map(str, factors))}")
+        require(
+            not missing,
+            f"there is no factor {(*missing, '')[0]!r}: there are {', '.join(map(str, factors))}",
+        )
         return np.concatenate([self._columns(factors, factor) for factor in self.factors], axis=1)
 
     def _columns(self, factors: pd.DataFrame, factor: Factor) -> np.ndarray:
@@ -76,7 +86,9 @@ class Targets:
 
     def decode(self, read: np.ndarray) -> pd.DataFrame:
         """What was read, as values of the factors."""
-        found = {f.name: (_pick(read, f) if f.values else read[:, f.columns.start]) for f in self.factors}
+        found = {
+            f.name: (_pick(read, f) if f.values else read[:, f.columns.start]) for f in self.factors
+        }
         return pd.DataFrame(found)
 
     def errors(self, read: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -119,7 +131,9 @@ class Targets:
     def _all_sums(self, read: np.ndarray, y: np.ndarray, groups: np.ndarray) -> np.ndarray:
         return np.stack([self._sums(read, y, factor, groups) for factor in self.factors])
 
-    def _sums(self, read: np.ndarray, y: np.ndarray, factor: Factor, groups: np.ndarray) -> np.ndarray:
+    def _sums(
+        self, read: np.ndarray, y: np.ndarray, factor: Factor, groups: np.ndarray
+    ) -> np.ndarray:
         """Per combination: number of samples, squared errors (or wrong names), and sums of the true values."""
         missed, centred = self._wrong(read, y, factor), np.zeros(len(y))
         if not factor.values:
@@ -129,7 +143,9 @@ class Targets:
         return np.stack([np.bincount(groups, part) for part in parts], axis=1)
 
     def _wrong(self, read: np.ndarray, y: np.ndarray, factor: Factor) -> np.ndarray:
-        return np.not_equal(read[:, factor.columns].argmax(axis=1), y[:, factor.columns].argmax(axis=1))
+        return np.not_equal(
+            read[:, factor.columns].argmax(axis=1), y[:, factor.columns].argmax(axis=1)
+        )
 
     def _shares(self, sums: np.ndarray) -> np.ndarray:
         """What is not missed: of the spread of a number (NaN where it has none), or of the samples of a name."""

@@ -42,7 +42,15 @@ def clip_tokenizer() -> Any:
 
 def t5_tokenizer() -> Any:
     """Letters as tokens, as T5 has pieces of words."""
-    pieces = ["<pad>", "</s>", "<unk>", "▁", *string.ascii_letters, *string.digits, *string.punctuation]
+    pieces = [
+        "<pad>",
+        "</s>",
+        "<unk>",
+        "▁",
+        *string.ascii_letters,
+        *string.digits,
+        *string.punctuation,
+    ]
     scores = [(piece, 0.0 if piece.startswith("<") else -2.0) for piece in dict.fromkeys(pieces)]
     return transformers.T5TokenizerFast(vocab=scores, extra_ids=0)
 
@@ -67,7 +75,12 @@ def clip(tokenizer: Any, projected: bool = False) -> Any:
 def t5(tokenizer: Any) -> Any:
     """A text encoder of two layers, twice as wide."""
     config = transformers.T5Config(
-        vocab_size=len(tokenizer), d_model=2 * WIDTH, d_ff=2 * WIDTH, d_kv=8, num_heads=4, num_layers=2
+        vocab_size=len(tokenizer),
+        d_model=2 * WIDTH,
+        d_ff=2 * WIDTH,
+        d_kv=8,
+        num_heads=4,
+        num_layers=2,
     )
     return transformers.T5EncoderModel(config).eval()
 
@@ -106,7 +119,9 @@ def _sd15() -> Any:
         text_encoder=clip(tokenizer),
         tokenizer=tokenizer,
         unet=_unet(cross_attention_dim=WIDTH, attention_head_dim=4),
-        scheduler=diffusers.PNDMScheduler(skip_prk_steps=True, steps_offset=1, beta_schedule="scaled_linear"),
+        scheduler=diffusers.PNDMScheduler(
+            skip_prk_steps=True, steps_offset=1, beta_schedule="scaled_linear"
+        ),
         safety_checker=None,
         feature_extractor=None,
         requires_safety_checker=False,

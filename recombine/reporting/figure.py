@@ -83,11 +83,17 @@ def lines(
         line = {"color": colour, "width": 2, "dash": group.pick(DASHES)}
         marker = {"color": colour, "size": 9, "symbol": group.pick(SYMBOLS)}
         figure.add_traces(_points(group, scale))
-        figure.add_scatter(**_means(group, order, scale), mode="lines+markers", line=line, marker=marker)
+        figure.add_scatter(
+            **_means(group, order, scale), mode="lines+markers", line=line, marker=marker
+        )
     if spell:
         figure.update_xaxes(type="category", categoryorder="array", categoryarray=order)
     elif log_x:
-        ticks = {"tickvals": order, "ticktext": [f"{place:g}" for place in order]} if len(order) <= 12 else {}
+        ticks = (
+            {"tickvals": order, "ticktext": [f"{place:g}" for place in order]}
+            if len(order) <= 12
+            else {}
+        )
         figure.update_xaxes(type="log", **ticks)
     return _fix_range(figure, "y", y, y_range)
 
@@ -158,12 +164,22 @@ def blank(title: str, x_title: str, y_title: str, legend: bool) -> go.Figure:
             "title": {"text": title, "x": 0, "xref": "paper", "y": 0.97, "font": {"size": 16}},
             "xaxis": axis | {"title": {"text": x_title}, "zeroline": False, "ticks": "outside"},
             "yaxis": axis | {"title": {"text": y_title}},
-            "font": {"family": "system-ui, -apple-system, 'Segoe UI', sans-serif", "size": 13, "color": INK},
+            "font": {
+                "family": "system-ui, -apple-system, 'Segoe UI', sans-serif",
+                "size": 13,
+                "color": INK,
+            },
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
             "height": 430,
             "margin": {"l": 60, "r": 20, "t": 50, "b": 55},
-            "legend": {"orientation": "h", "x": 0, "y": 0, "yref": "container", "yanchor": "bottom"},
+            "legend": {
+                "orientation": "h",
+                "x": 0,
+                "y": 0,
+                "yref": "container",
+                "yanchor": "bottom",
+            },
             "showlegend": legend,
             "hovermode": "closest",
             "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": LINE, "activecolor": INK},
@@ -172,14 +188,18 @@ def blank(title: str, x_title: str, y_title: str, legend: bool) -> go.Figure:
 
 
 def _scale(column: str, given: tuple[float, float] | None = None) -> _Scale:
-    return _Scale(*given) if given else _Scale(R2_FLOOR if column.endswith("r2") else -np.inf, np.inf)
+    return (
+        _Scale(*given) if given else _Scale(R2_FLOOR if column.endswith("r2") else -np.inf, np.inf)
+    )
 
 
 def _fix_range(figure: go.Figure, axis: str, column: str, given: Any = None) -> go.Figure:
     """Give R2 and accuracy their natural range, so that figures compare; say so where nothing is drawn."""
     values = _values(figure, axis)
     if not values and axis == "y":
-        figure.add_annotation(text="no finite values to draw", showarrow=False, xref="paper", yref="paper")
+        figure.add_annotation(
+            text="no finite values to draw", showarrow=False, xref="paper", yref="paper"
+        )
     elif values and given is None and column.endswith(("r2", "accuracy")):
         given = (min(0.0, *values) - 0.05, max(1.0, *values) + 0.05)
     return figure.update_layout({f"{axis}axis": {"range": given}})
@@ -196,7 +216,13 @@ def _column(frame: pd.DataFrame, name: str) -> pd.Series:
 
 
 def _groups(
-    frame: pd.DataFrame, x: str, y: str, by: str | None, names: Any, spell: bool = False, note: str = "run"
+    frame: pd.DataFrame,
+    x: str,
+    y: str,
+    by: str | None,
+    names: Any,
+    spell: bool = False,
+    note: str = "run",
 ) -> tuple[list[_Group], list[Any]]:
     """The points per value of `by`, and the places on the x axis in order (as text where `spell` says so)."""
     frame = frame.dropna(subset=[_column(frame, x).name])
@@ -212,7 +238,9 @@ def _groups(
         return [whole], order
     owners = _column(frame, by)
     return [
-        whole._replace(name=_name(owner, names, f"{by} = "), number=number).keep((owners == owner).to_numpy())
+        whole._replace(name=_name(owner, names, f"{by} = "), number=number).keep(
+            (owners == owner).to_numpy()
+        )
         for number, owner in enumerate(_ordered(owners))
     ], order
 
@@ -239,14 +267,25 @@ def _points(group: _Group, up: _Scale, across: _Scale | None = None) -> list[dic
     size, opacity = (9, 0.8) if across else (6, 0.4)
     within = {"symbol": group.pick(SYMBOLS), "size": size, "opacity": opacity}
     beyond = {"symbol": "triangle-down-open", "size": 11, "line": {"width": 2}}
-    traces = [_cloud(group.keep(inside), up, across, within), _cloud(group.keep(~inside), up, across, beyond)]
+    traces = [
+        _cloud(group.keep(inside), up, across, within),
+        _cloud(group.keep(~inside), up, across, beyond),
+    ]
     return traces if not all(inside) else traces[:1]
 
 
-def _cloud(group: _Group, up: _Scale, across: _Scale | None, look: dict[str, Any]) -> dict[str, Any]:
+def _cloud(
+    group: _Group, up: _Scale, across: _Scale | None, look: dict[str, Any]
+) -> dict[str, Any]:
     tell = across.tell if across else _name
-    notes = [f"{note}{tell(x)}, {up.tell(y)}" for x, y, note in zip(group.x, group.y, group.notes, strict=True)]
-    drawn = {"x": (across.place(group.x) if across else group.x).tolist(), "y": up.place(group.y).tolist()}
+    notes = [
+        f"{note}{tell(x)}, {up.tell(y)}"
+        for x, y, note in zip(group.x, group.y, group.notes, strict=True)
+    ]
+    drawn = {
+        "x": (across.place(group.x) if across else group.x).tolist(),
+        "y": up.place(group.y).tolist(),
+    }
     look = {"mode": "markers", "marker": look | {"color": group.pick(COLOURS)}, "showlegend": False}
     return drawn | look | _labels(group, notes)
 
@@ -269,7 +308,9 @@ def _means(group: _Group, order: list[Any], scale: _Scale) -> dict[str, Any]:
             low, high = interval(kept)
             lost = f"<br>{len(values) - len(kept)} not finite" if len(kept) < len(values) else ""
             spread = f"{'95% interval' if len(kept) > 2 else 'range'} {low:.3g} to {high:.3g}"
-            notes.append(f"{_name(place)}: mean {scale.tell(kept.mean())} of {len(kept)}<br>{spread}{lost}")
+            notes.append(
+                f"{_name(place)}: mean {scale.tell(kept.mean())} of {len(kept)}<br>{spread}{lost}"
+            )
             places.append(place)
             numbers.append((kept.mean(), low, high))
     mean, low, high = scale.place(np.reshape(numbers, (-1, 3))).T

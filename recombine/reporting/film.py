@@ -36,7 +36,9 @@ class Picture(NamedTuple):
     caption: str
 
 
-def strip(walls: np.ndarray, pictures: Sequence[Picture], title: str, num_columns: int = 4) -> go.Figure:
+def strip(
+    walls: np.ndarray, pictures: Sequence[Picture], title: str, num_columns: int = 4
+) -> go.Figure:
     """Draw the pictures of an episode in rows of `num_columns`."""
     import plotly.graph_objects as go
 
@@ -58,7 +60,9 @@ def strip(walls: np.ndarray, pictures: Sequence[Picture], title: str, num_column
             ygap=1,
         )
     _add_things(figure, pictures, tops)
-    agents = [(top + p.agent[0], left + p.agent[1]) for p, (top, left) in zip(pictures, tops, strict=True)]
+    agents = [
+        (top + p.agent[0], left + p.agent[1]) for p, (top, left) in zip(pictures, tops, strict=True)
+    ]
     figure.add_scatter(
         x=[x for _, x in agents],
         y=[y for y, _ in agents],
@@ -75,9 +79,16 @@ def strip(walls: np.ndarray, pictures: Sequence[Picture], title: str, num_column
     return _frame(figure, title, tops, height, width)
 
 
-def _add_things(figure: go.Figure, pictures: Sequence[Picture], tops: Sequence[tuple[float, float]]) -> None:
-    placed = [(thing, corner) for p, corner in zip(pictures, tops, strict=True) for thing in p.things]
-    for good, name, colour in ((True, "object to seek", COLOURS[0]), (False, "object to avoid", COLOURS[1])):
+def _add_things(
+    figure: go.Figure, pictures: Sequence[Picture], tops: Sequence[tuple[float, float]]
+) -> None:
+    placed = [
+        (thing, corner) for p, corner in zip(pictures, tops, strict=True) for thing in p.things
+    ]
+    for good, name, colour in (
+        (True, "object to seek", COLOURS[0]),
+        (False, "object to avoid", COLOURS[1]),
+    ):
         kept = [(thing, corner) for thing, corner in placed if thing.good is good]
         figure.add_scatter(
             x=[left + thing.place[1] for thing, (_, left) in kept],
@@ -91,13 +102,19 @@ def _add_things(figure: go.Figure, pictures: Sequence[Picture], tops: Sequence[t
         )
 
 
-def _frame(figure: go.Figure, title: str, tops: Sequence[tuple[float, float]], height: int, width: int) -> go.Figure:
+def _frame(
+    figure: go.Figure, title: str, tops: Sequence[tuple[float, float]], height: int, width: int
+) -> go.Figure:
     bottom, right = (max(side) for side in zip(*tops, strict=True))
     hidden: dict[str, Any] = {"visible": False, "fixedrange": True}
     return figure.update_layout(
         template={},
         title={"text": title, "x": 0, "xref": "paper", "font": {"size": 16}},
-        font={"family": "system-ui, -apple-system, 'Segoe UI', sans-serif", "size": 13, "color": INK},
+        font={
+            "family": "system-ui, -apple-system, 'Segoe UI', sans-serif",
+            "size": 13,
+            "color": INK,
+        },
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         xaxis=hidden | {"range": [-0.6, right + width - 0.4]},

@@ -38,14 +38,18 @@ def png(images: np.ndarray) -> str:
     lines = b"".join(b"\0" + line.tobytes() for line in pixels)
 
     def part(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     parts = part(b"IHDR", header) + part(b"IDAT", zlib.compress(lines, 9)) + part(b"IEND", b"")
     return base64.b64encode(b"\x89PNG\r\n\x1a\n" + parts).decode()
 
 
-def sheet(rows: pd.DataFrame, title: str, most: int = 24, num_columns: int = 6, tall: float = 0.6) -> go.Figure:
+def sheet(
+    rows: pd.DataFrame, title: str, most: int = 24, num_columns: int = 6, tall: float = 0.6
+) -> go.Figure:
     """Draw rows with `image` (base64) and `caption` in their order; of more than `most`, the first and last halves.
 
     A column `good` gives the captions their colour: true, false, or unknown where it is NaN. Images may take the share
@@ -62,10 +66,19 @@ def sheet(rows: pd.DataFrame, title: str, most: int = 24, num_columns: int = 6, 
     for place, row in enumerate(kept.to_dict("records")):
         down, across = divmod(place, num_columns)
         corner = {"xref": "x", "yref": "y", "x": across + 0.03, "y": down + 0.02}
-        source = f"data:image/{'png' if row['image'].startswith(PNG) else 'jpeg'};base64,{row['image']}"
+        source = (
+            f"data:image/{'png' if row['image'].startswith(PNG) else 'jpeg'};base64,{row['image']}"
+        )
         drawn.add_layout_image(source=source, sizex=0.94, sizey=tall, **corner)
         good = row.get("good", math.nan)
         colour = figure.INK if pd.isna(good) else figure.COLOURS[0 if good else 1]
-        note: dict[str, Any] = corner | {"y": down + tall + 0.04, "xanchor": "left", "yanchor": "top", "align": "left"}
-        drawn.add_annotation(text=row["caption"], showarrow=False, font={"size": 10, "color": colour}, **note)
+        note: dict[str, Any] = corner | {
+            "y": down + tall + 0.04,
+            "xanchor": "left",
+            "yanchor": "top",
+            "align": "left",
+        }
+        drawn.add_annotation(
+            text=row["caption"], showarrow=False, font={"size": 10, "color": colour}, **note
+        )
     return drawn

@@ -27,7 +27,9 @@ from recombine.reporting import unit_activity
 from recombine.storage.table import Table, replace
 
 PLACES = ("seen", "test", "LinearDecodability/deepest/test")
-SCORES = [f"{place}/{score}" for score in ("r2", "accuracy", "trajectory_accuracy") for place in PLACES]
+SCORES = [
+    f"{place}/{score}" for score in ("r2", "accuracy", "trajectory_accuracy") for place in PLACES
+]
 MAX_LINES = 500
 
 
@@ -40,10 +42,15 @@ def save(text: str, out: Path) -> Path:
     """Write a page to a file and return its path."""
     try:
         require(not out.is_dir(), f"{out} is a folder: name a file for the report")
-        require(out.is_file() or not out.exists(), f"{out} is not a file: name another one for the report")
+        require(
+            out.is_file() or not out.exists(),
+            f"{out} is not a file: name another one for the report",
+        )
         return replace(out, text.encode())
     except OSError as error:
-        raise InputError(f"cannot write the report to {out} ({error.strerror}): name another file") from error
+        raise InputError(
+            f"cannot write the report to {out} ({error.strerror}): name another file"
+        ) from error
 
 
 def page(table: Table) -> str:
@@ -57,7 +64,8 @@ def page(table: Table) -> str:
     dead_units = unit_activity.summary_line(rows)
     return filled(
         title=str(meta.get("title", name)),
-        kind=f"Recombine experiment: {name}" + (f", {meta['scale']} scale" if "scale" in meta else ""),
+        kind=f"Recombine experiment: {name}"
+        + (f", {meta['scale']} scale" if "scale" in meta else ""),
         description=meta.get("description") or "",
         summary=meta.get("summary") or {},
         figures=figures | unit_activity.figures(rows),
@@ -85,13 +93,17 @@ def filled(
     `notes` and `warnings` are plain sentences below the summary.
     """
     frame = Template(
-        resources.files("recombine.reporting").joinpath("templates", "report.html").read_text(encoding="utf-8")
+        resources.files("recombine.reporting")
+        .joinpath("templates", "report.html")
+        .read_text(encoding="utf-8")
     )
     return frame.substitute(
         title=escaped(title),
         kind=escaped(kind),
         description=_description(description),
-        summary=pairs("summary", summary) + _sentences("note", notes) + _sentences("warning", warnings),
+        summary=pairs("summary", summary)
+        + _sentences("note", notes)
+        + _sentences("warning", warnings),
         figures="\n".join(_figure(number, *item) for number, item in enumerate(figures.items())),
         heading=escaped(heading),
         results=results,
@@ -106,7 +118,9 @@ def _made_with(rows: pd.DataFrame) -> dict[str, str]:
     for word in [word for word in ("jax", "code", "device") if f"meta/{word}" in last]:
         counts = last[f"meta/{word}"].fillna("unknown").value_counts().sort_index()
         if len(counts) > 1:
-            told[f"{word}, mixed"] = ", ".join(f"{value} ({counted(n, 'run')})" for value, n in counts.items())
+            told[f"{word}, mixed"] = ", ".join(
+                f"{value} ({counted(n, 'run')})" for value, n in counts.items()
+            )
     notes = set(last["meta/note"].dropna() if "meta/note" in last else ()) - {""}
     return told | ({"notes": "; ".join(sorted(notes))} if notes else {})
 
@@ -130,7 +144,9 @@ def number(value: float) -> str:
 def _description(text: str) -> str:
     """Paragraphs, the first of them as the lead; indented ones are code."""
     blocks = [block for block in re.split(r"\n[ \t]*\n", inspect.cleandoc(text)) if block.strip()]
-    return "\n".join(_paragraph(block, "lead" if number == 0 else "") for number, block in enumerate(blocks))
+    return "\n".join(
+        _paragraph(block, "lead" if number == 0 else "") for number, block in enumerate(blocks)
+    )
 
 
 def _paragraph(block: str, kind: str) -> str:
@@ -144,7 +160,10 @@ def _paragraph(block: str, kind: str) -> str:
 
 def pairs(kind: str, told: dict[str, Any]) -> str:
     """Names and values, beside each other."""
-    items = [f"<div><dt>{escaped(key)}</dt><dd>{escaped(value)}</dd></div>" for key, value in told.items()]
+    items = [
+        f"<div><dt>{escaped(key)}</dt><dd>{escaped(value)}</dd></div>"
+        for key, value in told.items()
+    ]
     return f'<dl class="{kind}">{"".join(items)}</dl>' if items else ""
 
 
@@ -160,11 +179,15 @@ def _figure(number: int, name: str, text: str) -> str:
         title = layout.pop("title", None) or name
         caption = escaped(title.get("text", name) if isinstance(title, dict) else title)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"figure {name!r} is not Plotly JSON ({error}): run the experiment again") from error
+        raise InputError(
+            f"figure {name!r} is not Plotly JSON ({error}): run the experiment again"
+        ) from error
     layout["margin"] = layout.get("margin", {}) | {"t": 20}
     data = json.dumps(figure).replace("<", r"\u003c")  # nothing in the data may end the script
     height = layout.get("height")
-    low = f' style="min-height: {height}px"' if isinstance(height, int) else ""  # no blank room below a low one
+    low = (
+        f' style="min-height: {height}px"' if isinstance(height, int) else ""
+    )  # no blank room below a low one
     place = f'<div class="chart"{low} data-figure="figure{number}" role="img" aria-label="{caption}"></div>'
     return (
         f"<figure><figcaption>{caption}</figcaption>\n{place}</figure>\n"
@@ -183,7 +206,9 @@ def results_table(rows: pd.DataFrame) -> pd.DataFrame:
     last = rows.groupby("run").tail(1)
     described = [name for name in last if "/" not in name and name not in ("run", "step")]
     ends = rows[rows["step"] == rows.groupby("run")["step"].transform("last")]
-    if len(ends) > len(last):  # a computed cell may have many rows: what differs between them does not describe it
+    if len(ends) > len(
+        last
+    ):  # a computed cell may have many rows: what differs between them does not describe it
         differing: Any = ends.groupby("run")[described].nunique(dropna=False).max() > 1
         described = [name for name in described if not differing[name]]
     swept = [name for name in described if len(last[name].drop_duplicates()) > 1]
@@ -193,14 +218,20 @@ def results_table(rows: pd.DataFrame) -> pd.DataFrame:
         if len(last[others].drop_duplicates()) == len(last[swept].drop_duplicates()):
             swept = others
     scores = [name for name in SCORES if name in last]
-    scores = [name for name in scores if bool(last[name].notna().any())] or scores  # another family's are left out
+    scores = [
+        name for name in scores if bool(last[name].notna().any())
+    ] or scores  # another family's are left out
     ordered = last.sort_values(swept or ["run"], key=_sortable)
     return ordered.loc[:, ["run", *swept, *scores]]
 
 
 def _sortable(values: pd.Series) -> pd.Series:
     # 16x16 before 128x128: numbers inside text are compared as numbers.
-    return values if _numeric(values) else values.astype(str).str.replace(r"\d+", lambda m: m[0].zfill(9), regex=True)
+    return (
+        values
+        if _numeric(values)
+        else values.astype(str).str.replace(r"\d+", lambda m: m[0].zfill(9), regex=True)
+    )
 
 
 def _numeric(values: pd.Series) -> bool:
@@ -209,15 +240,29 @@ def _numeric(values: pd.Series) -> bool:
 
 def _results(lines: pd.DataFrame, name: str) -> str:
     # A run's hash tells a reader nothing where the swept columns tell the runs apart.
-    told = lines.drop(columns="run") if any("/" not in column for column in lines.columns[1:]) else lines
-    return listing(told, "Results of every run", f"{counted(len(lines), 'run')}, each at its last step", name, lines)
+    told = (
+        lines.drop(columns="run")
+        if any("/" not in column for column in lines.columns[1:])
+        else lines
+    )
+    return listing(
+        told,
+        "Results of every run",
+        f"{counted(len(lines), 'run')}, each at its last step",
+        name,
+        lines,
+    )
 
 
-def listing(told: pd.DataFrame, label: str, note: str, name: str, whole: pd.DataFrame | None = None) -> str:
+def listing(
+    told: pd.DataFrame, label: str, note: str, name: str, whole: pd.DataFrame | None = None
+) -> str:
     """Lines as a table that a reader can sort, and all of them (or what they were made from) to download as CSV."""
     csv = base64.b64encode((told if whole is None else whole).to_csv(index=False).encode()).decode()
     cut = f"; the first {MAX_LINES} are shown" if len(told) > MAX_LINES else ""
-    heads, cells = zip(*(_column(str(key), values) for key, values in told.head(MAX_LINES).items()), strict=True)
+    heads, cells = zip(
+        *(_column(str(key), values) for key, values in told.head(MAX_LINES).items()), strict=True
+    )
     body = "\n".join(f"<tr>{''.join(row)}</tr>" for row in zip(*cells, strict=True))
     return (
         f'<p class="soft">{escaped(note)}{cut}. <a class="download" '
@@ -250,9 +295,13 @@ def shorten(text: str, most: int = 40) -> str:
 
 def _making(meta: dict[str, Any], made_with: dict[str, str], path: Path) -> str:
     command = f"<pre>{escaped(meta['command'])}</pre>\n" if "command" in meta else ""
-    facts = {key: meta[key] for key in ("date", "scale", "device", "runs", "programs") if key in meta}
+    facts = {
+        key: meta[key] for key in ("date", "scale", "device", "runs", "programs") if key in meta
+    }
     if "seconds" in meta:
         facts["time"] = duration(meta["seconds"])
     if meta.get("versions"):
-        facts["versions"] = ", ".join(f"{name} {version}" for name, version in meta["versions"].items())
+        facts["versions"] = ", ".join(
+            f"{name} {version}" for name, version in meta["versions"].items()
+        )
     return command + pairs("facts", facts | made_with | {"rows": path})

@@ -31,8 +31,14 @@ from recombine.reporting.watch import Sweep, plain, swept
 from recombine.storage.table import Table
 
 Find = Callable[[str], ModuleType | None]
-PAGE = resources.files("recombine.reporting").joinpath("templates", "watch.html").read_text(encoding="utf-8")
-SCRIPT = base64.b64encode(hashlib.sha256(re.findall(r"<script>(.*?)</script>", PAGE, re.DOTALL)[0].encode()).digest())
+PAGE = (
+    resources.files("recombine.reporting")
+    .joinpath("templates", "watch.html")
+    .read_text(encoding="utf-8")
+)
+SCRIPT = base64.b64encode(
+    hashlib.sha256(re.findall(r"<script>(.*?)</script>", PAGE, re.DOTALL)[0].encode()).digest()
+)
 HEADERS = {
     "Content-Security-Policy": f"default-src 'none'; script-src 'self' 'sha256-{SCRIPT.decode()}'; connect-src 'self'; "
     "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -70,12 +76,24 @@ def serve(
 class Server(ThreadingHTTPServer):
     """Listens from the moment it is made; `address` is what to open."""
 
-    def __init__(self, folder: str | Path, host: str, port: int, figures: Path | None = None, find: Find | None = None):
-        require(0 <= port < 2**16, f"there is no port {port}: choose one below 65536 with --port, or 0 for a free one")
+    def __init__(
+        self,
+        folder: str | Path,
+        host: str,
+        port: int,
+        figures: Path | None = None,
+        find: Find | None = None,
+    ):
+        require(
+            0 <= port < 2**16,
+            f"there is no port {port}: choose one below 65536 with --port, or 0 for a free one",
+        )
         self.answers, self.host = Answers(folder, figures, find), host
         everywhere = host in ("0.0.0.0", "::", "")
         self.names = {"localhost", "127.0.0.1", "::1", host}
-        self.names |= {socket.gethostname().lower(), socket.getfqdn().lower()} if everywhere else set()
+        self.names |= (
+            {socket.gethostname().lower(), socket.getfqdn().lower()} if everywhere else set()
+        )
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             super().__init__((host, port), _Handler)
@@ -120,8 +138,13 @@ class Answers:
             self.sweep.refresh()
             lines = self.sweep.lines
         told = lines.drop(columns="run") if swept(lines) else lines
-        columns = [{"name": name, "kind": _kind(str(name), values)} for name, values in told.items()]
-        cells = [[plain(value) for value in line] for line in told.head(MAX_LINES).itertuples(index=False)]
+        columns = [
+            {"name": name, "kind": _kind(str(name), values)} for name, values in told.items()
+        ]
+        cells = [
+            [plain(value) for value in line]
+            for line in told.head(MAX_LINES).itertuples(index=False)
+        ]
         return json.dumps({"columns": columns, "lines": cells, "total": len(lines)})
 
     def figures(self) -> str:
@@ -152,12 +175,18 @@ def draw(
     if module is None and find is not None:
         module = find(str(meta.get("source", "")))
     if module is None:
-        return kept, None if kept else "figures of your own experiment: serve again with --figures FILE.py"
+        return (
+            kept,
+            None if kept else "figures of your own experiment: serve again with --figures FILE.py",
+        )
     try:
         made = getattr(module, "figures", lambda _: {})(rows)
         return {name: json.loads(figure.to_json()) for name, figure in made.items()}, None
     except Exception as error:
-        return {}, f"no figures of the rows so far: {user_files.where(error, Path(module.__file__ or ''))}"
+        return (
+            {},
+            f"no figures of the rows so far: {user_files.where(error, Path(module.__file__ or ''))}",
+        )
 
 
 def plotly() -> str:
@@ -180,14 +209,22 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         make, kind = self.server.answers.routes.get(urlsplit(self.path).path, (None, ""))
         if not self._is_meant():
-            self._send(403, "open the page by the address that `recombine serve` told\n", "text/plain")
+            self._send(
+                403, "open the page by the address that `recombine serve` told\n", "text/plain"
+            )
         elif make is None:
             self._send(404, "there is no such page\n", "text/plain")
         else:
             try:
                 code, text = 200, make()
-            except Exception as error:  # the folder was removed, say: the page tells it and asks again
-                code, kind, text = 500, "text/plain", " ".join(str(error).split()) or type(error).__name__
+            except (
+                Exception
+            ) as error:  # the folder was removed, say: the page tells it and asks again
+                code, kind, text = (
+                    500,
+                    "text/plain",
+                    " ".join(str(error).split()) or type(error).__name__,
+                )
             self._send(code, text, kind)
 
     def _is_meant(self) -> bool:

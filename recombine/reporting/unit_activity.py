@@ -24,7 +24,13 @@ if TYPE_CHECKING:  # imported where a figure is drawn
 MEASURES = ("dead", "rare", "active", "rank")
 MAX_DEAD = 0.2  # fraction of a layer's units: above it, a warning
 MAX_CURVES = 6  # of the figure: a column with more values does not group the runs
-NEVER_GROUP_BY = ("run", "step", "seed", "diverged", "diverged_at")  # columns that never group the runs
+NEVER_GROUP_BY = (
+    "run",
+    "step",
+    "seed",
+    "diverged",
+    "diverged_at",
+)  # columns that never group the runs
 GROUP_BY_PREFIXES = (
     "model.widths",
     "model",
@@ -51,7 +57,10 @@ def means(rows: pd.DataFrame) -> dict[str, dict[str, float]]:
     """The mean of every measure over the runs, by layer; of the trained runs, where there are any."""
     lines = _trained_or_all(by_layer(rows))
     table = lines.groupby("layer", observed=True)[list(MEASURES)].mean()
-    return {str(layer): {str(name): float(value) for name, value in line.items()} for layer, line in table.iterrows()}
+    return {
+        str(layer): {str(name): float(value) for name, value in line.items()}
+        for layer, line in table.iterrows()
+    }
 
 
 def summary_line(rows: pd.DataFrame) -> str | None:
@@ -87,8 +96,12 @@ def warning(rows: pd.DataFrame) -> str | None:
     if not named:
         return None
     listed = " and ".join([", ".join(named[:-1]), named[-1]]) if len(named) > 1 else named[0]
-    if widths in lines and set(affected[widths]) < set(lines[widths]):  # only some widths are affected
-        listed += f", widths {', '.join(sorted(affected[widths].astype(str).unique(), key=_natural))}"
+    if widths in lines and set(affected[widths]) < set(
+        lines[widths]
+    ):  # only some widths are affected
+        listed += (
+            f", widths {', '.join(sorted(affected[widths].astype(str).unique(), key=_natural))}"
+        )
     return (
         f"Warning: more than {_percent(MAX_DEAD)} of the units are dead in {listed}. "
         "Probe scores of such layers may reflect the recipe, not the task. If training killed them, lower the learning "
@@ -149,7 +162,9 @@ def _last_finite(rows: pd.DataFrame) -> Any:
 def _of_layer(last: Any, layer: str, keep: Sequence[str]) -> Any:
     """The lines of one layer, NaN where a run lacks it."""
     rate = "recipe.learning_rate"
-    lines = last[["run", *keep]].assign(trained=~last[rate].eq(0) if rate in last else True, layer=layer)
+    lines = last[["run", *keep]].assign(
+        trained=~last[rate].eq(0) if rate in last else True, layer=layer
+    )
     for name in MEASURES:
         column = f"activity/{layer}/{name}"
         lines[name] = last[column].to_numpy(float, na_value=np.nan) if column in last else np.nan

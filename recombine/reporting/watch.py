@@ -28,13 +28,27 @@ from recombine.reporting.page import PLACES, SCORES, results_table, shorten
 from recombine.storage import status
 from recombine.storage.table import Table
 
-STYLES = {"training": "cyan", "finished": "green", "failed": "red", "stopped": "yellow", "interrupted": "yellow"}
+STYLES = {
+    "training": "cyan",
+    "finished": "green",
+    "failed": "red",
+    "stopped": "yellow",
+    "interrupted": "yellow",
+}
 NUM_BINS = 20
 MAX_SHOWN = 8  # lines of each list in the terminal
 BLOCKS = " ▁▂▃▄▅▆▇█"
 NOTHING = pd.DataFrame({"run": [], "step": []})
 # What holds where a sweep told nothing about itself.
-UNTOLD = {"state": "finished", "reused": 0, "left": None, "rate": None, "began": None, "host": None, "command": None}
+UNTOLD = {
+    "state": "finished",
+    "reused": 0,
+    "left": None,
+    "rate": None,
+    "began": None,
+    "host": None,
+    "command": None,
+}
 UNTOLD |= {"now": [], "failures": [], "notes": []}
 
 
@@ -53,7 +67,10 @@ class Sweep:
         """Read the rows again if they changed, and give the metadata."""
         meta = self.table.meta()
         shown = meta.get("shown")
-        stamp = [_files(self.table), shown]  # taken first: what comes while reading is read the next time
+        stamp = [
+            _files(self.table),
+            shown,
+        ]  # taken first: what comes while reading is read the next time
         if stamp != self.stamp:
             rows = self.table.read()
             rows = _in_order(rows.drop_duplicates(["run", "step"]), shown) if len(rows) else NOTHING
@@ -73,10 +90,19 @@ class Sweep:
             told is not None or len(self.lines) > 0,
             f"{path} holds no sweep: name the folder (or .parquet file) that `recombine run` writes to",
         )
-        told = UNTOLD | (told or {"runs": len(self.lines), "finished": len(self.lines), "seconds": meta.get("seconds")})
+        told = UNTOLD | (
+            told
+            or {
+                "runs": len(self.lines),
+                "finished": len(self.lines),
+                "seconds": meta.get("seconds"),
+            }
+        )
         if told["state"] == "training" and not held and not status.alive(path):
             told["state"] = "interrupted"
-        if told["state"] == "training":  # the time goes on while nothing is told, during a compilation say
+        if (
+            told["state"] == "training"
+        ):  # the time goes on while nothing is told, during a compilation say
             waited = _age(path / status.NAME)
             told["seconds"] += waited
             told["left"] = None if told["left"] is None else max(told["left"] - waited, 0.0)
@@ -85,9 +111,17 @@ class Sweep:
         partly = sum(chunk["runs"] * chunk["step"] / chunk["num_steps"] for chunk in told["now"])
         name = meta.get("experiment", path.stem)
         return plain(
-            {"folder": str(path), "experiment": name, "title": meta.get("title", name), "scale": meta.get("scale")}
+            {
+                "folder": str(path),
+                "experiment": name,
+                "title": meta.get("title", name),
+                "scale": meta.get("scale"),
+            }
             | told
-            | {"command": meta.get("command", told["command"]), "began": told["began"] or meta.get("date")}
+            | {
+                "command": meta.get("command", told["command"]),
+                "began": told["began"] or meta.get("date"),
+            }
             | {"fraction": min((told["finished"] + partly) / max(told["runs"], 1), 1.0)}
             | {"diverged": self.diverged, "scores": self.scores, "rows": len(self.rows)}
         )
@@ -117,7 +151,10 @@ def picture(sweep: Sweep, now: dict[str, Any], width: int) -> Group:
     style = STYLES.get(now["state"], "")
     bar = RichTable.grid(padding=(0, 1), expand=True)
     bar.add_column(ratio=1)
-    bar.add_row(ProgressBar(1.0, now["fraction"], complete_style=style, finished_style=style), f"{now['fraction']:.0%}")
+    bar.add_row(
+        ProgressBar(1.0, now["fraction"], complete_style=style, finished_style=style),
+        f"{now['fraction']:.0%}",
+    )
     parts: list[Any] = [
         Text(now["title"], style="bold"),
         Text(now["state"], style=style).append(_where(now), style="dim"),
@@ -129,7 +166,9 @@ def picture(sweep: Sweep, now: dict[str, Any], width: int) -> Group:
         parts.append(Text(_histogram(now["scores"])))
     troubles = _some([Text(line) for line in _troubles(now)])
     if troubles:
-        parts.append(Panel(Group(*troubles), title="problems", title_align="left", border_style="red"))
+        parts.append(
+            Panel(Group(*troubles), title="problems", title_align="left", border_style="red")
+        )
     if len(sweep.lines):
         parts.append(_latest(sweep, width))
     parts += [Text(note, style="dim") for note in [*now["notes"], _next(now)] if note]
@@ -143,7 +182,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, list):
         return [plain(item) for item in value]
     value = value.item() if isinstance(value, np.generic) else value
-    return None if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)) else value
+    return (
+        None if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)) else value
+    )
 
 
 def swept(lines: pd.DataFrame) -> list[str]:
@@ -163,7 +204,9 @@ def _in_order(rows: pd.DataFrame, shown: list[str] | None) -> pd.DataFrame:
         return rows
     place = {run: number for number, run in enumerate(shown)}
     rows = rows.loc[rows["run"].isin(place), :]
-    return rows.iloc[np.argsort([place[run] for run in rows["run"]], kind="stable")].reset_index(drop=True)
+    return rows.iloc[np.argsort([place[run] for run in rows["run"]], kind="stable")].reset_index(
+        drop=True
+    )
 
 
 def _age(path: Path) -> float:
@@ -177,12 +220,16 @@ def _diverged(rows: pd.DataFrame, lines: pd.DataFrame) -> list[dict[str, Any]]:
     if "diverged" not in rows:
         return []
     last = rows.groupby("run").tail(1)
-    steps = dict(zip(last["run"], last["diverged_at"].where(last["diverged"].eq(True)), strict=True))
+    steps = dict(
+        zip(last["run"], last["diverged_at"].where(last["diverged"].eq(True)), strict=True)
+    )
     return [
         {
             "run": line["run"],
             "what": {name: line[name] for name in swept(lines) if pd.notna(line[name])},
-            "reason": f"loss not finite at step {step:.0f}" if step >= 0 else "test loss not finite",
+            "reason": f"loss not finite at step {step:.0f}"
+            if step >= 0
+            else "test loss not finite",
         }
         for line in lines.to_dict("records")
         if pd.notna(step := steps[line["run"]])
@@ -195,7 +242,9 @@ def _scores(lines: pd.DataFrame) -> dict[str, Any] | None:
         values = lines[name].to_numpy(float)
         values = values[np.isfinite(values)]
         if len(values):
-            low = 0.0 if values.min() >= 0 else -1.0  # R2 has no lower bound: the first bin holds all below it
+            low = (
+                0.0 if values.min() >= 0 else -1.0
+            )  # R2 has no lower bound: the first bin holds all below it
             counts, _ = np.histogram(values.clip(low, 1.0), NUM_BINS, (low, 1.0))
             found = {"name": name, "best": values.max(), "median": np.median(values), "low": low}
             return found | {"below": bool(values.min() < low), "counts": counts.tolist()}
@@ -235,7 +284,9 @@ def _histogram(scores: dict[str, Any]) -> str:
 
 
 def _troubles(now: dict[str, Any]) -> list[str]:
-    found = [f"{_runs(len(failure['runs']))} failed: {failure['reason']}" for failure in now["failures"]]
+    found = [
+        f"{_runs(len(failure['runs']))} failed: {failure['reason']}" for failure in now["failures"]
+    ]
     for lost in now["diverged"]:
         what = [f"{_label(name)} {shorten(str(value))}" for name, value in lost["what"].items()]
         found.append(f"{', '.join(what) or lost['run']} diverged: {lost['reason']}")
@@ -253,16 +304,29 @@ def _latest(sweep: Sweep, width: int) -> RichTable:
     latest = lines.loc[[run for run in sweep.arrived if run in lines.index][: -MAX_SHOWN - 1 : -1]]
     told = swept(lines) or ["run"]
     scores = [name for name in lines if name in SCORES]
-    cells = {name: [_cell(value, name in scores) for value in latest[name]] for name in [*told, *scores]}
+    cells = {
+        name: [_cell(value, name in scores) for value in latest[name]] for name in [*told, *scores]
+    }
     names, left_out = list(cells), []
-    while len(names) > 1 and sum(max(map(len, [_label(name), *cells[name]])) + 2 for name in names) > width:
+    while (
+        len(names) > 1
+        and sum(max(map(len, [_label(name), *cells[name]])) + 2 for name in names) > width
+    ):
         spare = [name for name in names[1:] if name in told] or names[1:]
         left_out.append(names.pop(names.index(spare[-1])))
-    title = f"The latest {len(latest)} of {len(lines)} finished runs" if len(latest) < len(lines) else "Finished runs"
+    title = (
+        f"The latest {len(latest)} of {len(lines)} finished runs"
+        if len(latest) < len(lines)
+        else "Finished runs"
+    )
     hidden = f"no room for {', '.join(map(_label, reversed(left_out)))}" if left_out else None
-    table = RichTable(title=title, caption=hidden, title_justify="left", caption_justify="left", box=None)
+    table = RichTable(
+        title=title, caption=hidden, title_justify="left", caption_justify="left", box=None
+    )
     for name in names:
-        table.add_column(_label(name), justify="right" if name in scores else "left", header_style="dim")
+        table.add_column(
+            _label(name), justify="right" if name in scores else "left", header_style="dim"
+        )
     for row in zip(*(cells[name] for name in names), strict=True):
         table.add_row(*map(Text, row))
     return table

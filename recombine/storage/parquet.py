@@ -53,7 +53,9 @@ def encode(rows: pd.DataFrame, metadata: dict[bytes, bytes] | None = None) -> by
 
 def _write(table: pa.Table) -> bytes:
     # Statistics, and dictionaries of anything but text, would only slow down the reading of many small parts.
-    text: Any = [field.name for field in table.schema if field.type in (pa.string(), pa.large_string())]
+    text: Any = [
+        field.name for field in table.schema if field.type in (pa.string(), pa.large_string())
+    ]
     options = {"compression": "zstd", "use_dictionary": text, "write_statistics": False}
     buffer = io.BytesIO()
     pq.write_table(table, buffer, write_page_checksum=True, **options)
@@ -117,7 +119,10 @@ def load(part: Path, wanted: list[str] | None = None) -> pa.Table | None:
         return None
     with file:
         names = file.schema_arrow.names
-        require("run" in names, f"{part} has no column 'run': it was not written by recombine, move it away")
+        require(
+            "run" in names,
+            f"{part} has no column 'run': it was not written by recombine, move it away",
+        )
         try:
             columns = None if wanted is None else [name for name in wanted if name in names]
             return file.read(columns, use_threads=False)
@@ -128,7 +133,11 @@ def load(part: Path, wanted: list[str] | None = None) -> pa.Table | None:
 def join(tables: list[pa.Table]) -> pd.DataFrame:
     """The rows of all tables, ordered by run and step; what is there twice counts as the first table has it."""
     whole = _as_one(tables)
-    return sort(concat([_decode(table) for table in _ordered(tables)]) if whole is None else whole.to_pandas())
+    return sort(
+        concat([_decode(table) for table in _ordered(tables)])
+        if whole is None
+        else whole.to_pandas()
+    )
 
 
 def merge(tables: list[pa.Table]) -> bytes:
@@ -144,7 +153,11 @@ def _as_one(tables: list[pa.Table]) -> pa.Table | None:
         whole = pa.concat_tables(_ordered(tables), promote_options="permissive")
     except pa.ArrowException:
         return None  # a column is, say, text in one part and numbers in another: pandas keeps both
-    repeated = whole.select([name for name in ORDER if name in whole.column_names]).to_pandas().duplicated()
+    repeated = (
+        whole.select([name for name in ORDER if name in whole.column_names])
+        .to_pandas()
+        .duplicated()
+    )
     return whole.filter(pa.array(~repeated)) if repeated.any() else whole
 
 

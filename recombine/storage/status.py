@@ -55,7 +55,10 @@ class Status:
         if self.path is None or (not now and seconds - self.written < PAUSE):
             return
         self.written = seconds
-        text = json.dumps(self.told | {"seconds": round(seconds, 3), "now": list(self.now.values())}, default=float)
+        text = json.dumps(
+            self.told | {"seconds": round(seconds, 3), "now": list(self.now.values())},
+            default=float,
+        )
         # Not synced: it is worth nothing after a power cut. A full disk must not stop the sweep.
         with contextlib.suppress(OSError):
             unfinished = temporary(self.path)
@@ -72,7 +75,9 @@ def read(folder: Path) -> dict[str, Any] | None:
         found = json.loads((folder / NAME).read_text())
     except (OSError, ValueError):
         return None
-    known = isinstance(found, dict) and all(isinstance(found.get(name), int) for name in ("runs", "reused", "finished"))
+    known = isinstance(found, dict) and all(
+        isinstance(found.get(name), int) for name in ("runs", "reused", "finished")
+    )
     return found if known and isinstance(found.get("now"), list) else None
 
 

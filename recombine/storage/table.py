@@ -34,7 +34,10 @@ class Table:
         self.packed = self.path.suffix == ".parquet"
         try:
             is_folder, is_file = self.path.is_dir(), self.path.is_file()
-        except (OSError, ValueError) as error:  # a name that is too long, or holds what the system does not allow
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # a name that is too long, or holds what the system does not allow
             raise InputError(f"{self.path} cannot be used ({error}): name another path") from error
         require(
             not (self.packed and is_folder),
@@ -66,7 +69,13 @@ class Table:
     def held(self) -> Iterator[None]:
         """Be the only process that writes here, or raise an `InputError` that says who does."""
         with held(self.path):
-            sweep_up(*((self.path.parent,) if self.packed else (self.path, self.path / "rows", self.path / "figures")))
+            sweep_up(
+                *(
+                    (self.path.parent,)
+                    if self.packed
+                    else (self.path, self.path / "rows", self.path / "figures")
+                )
+            )
             yield
 
     def num_parts(self) -> int:
@@ -121,7 +130,10 @@ class Table:
         """The kept figures: name -> Plotly JSON."""
         if self.packed:
             return self._document().get("figures", {})
-        return {file.stem.split("-", 1)[1]: file.read_text(encoding="utf-8") for file in self._figure_files()}
+        return {
+            file.stem.split("-", 1)[1]: file.read_text(encoding="utf-8")
+            for file in self._figure_files()
+        }
 
     def check_writable(self) -> None:
         """Raise an `InputError` unless rows can be written here; called before any work starts."""
@@ -133,7 +145,9 @@ class Table:
             probe.unlink()
         except OSError as error:
             reason = error.strerror or error
-            raise InputError(f"cannot write results to {self.path} ({reason}): name another path") from error
+            raise InputError(
+                f"cannot write results to {self.path} ({reason}): name another path"
+            ) from error
 
     def _add(self, data: bytes) -> Path:
         return replace(self.path / "rows" / f"part-{parquet.digest(data)}.parquet", data)
@@ -146,7 +160,9 @@ class Table:
                 # A part that has gone was compacted while we read: its rows are in another one by now.
                 if set(self._parts()) >= set(parts):
                     return [table for table in tables if table is not None]
-        raise InputError(f"{self.path} changes faster than it can be read: try again when its writer has finished")
+        raise InputError(
+            f"{self.path} changes faster than it can be read: try again when its writer has finished"
+        )
 
     def _parts(self) -> list[Path]:
         if self.packed:
@@ -166,8 +182,12 @@ class Table:
         try:
             document = json.loads(text)
         except ValueError as error:
-            raise InputError(f"{source} is not JSON ({error}): move it away and run again") from error
-        require(isinstance(document, dict), f"{source} is not a JSON object: move it away and run again")
+            raise InputError(
+                f"{source} is not JSON ({error}): move it away and run again"
+            ) from error
+        require(
+            isinstance(document, dict), f"{source} is not a JSON object: move it away and run again"
+        )
         return document
 
     def _save(self, document: dict[str, Any]) -> None:
@@ -180,7 +200,10 @@ class Table:
     def _pack(self, rows: pd.DataFrame, document: dict[str, Any]) -> None:
         # A file with metadata only still has the column that marks it as ours.
         rows = rows if "run" in rows else pd.DataFrame({"run": pd.Series(dtype=str)})
-        replace(self.path, parquet.pack(parquet.sort(rows), json.dumps(document, default=_plain).encode()))
+        replace(
+            self.path,
+            parquet.pack(parquet.sort(rows), json.dumps(document, default=_plain).encode()),
+        )
 
 
 def _plain(value: Any) -> Any:

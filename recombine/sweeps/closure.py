@@ -20,8 +20,21 @@ from recombine.basics.version import PACKAGE
 
 LIBRARY = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib"))
 INSTALLED = {"site-packages", "dist-packages"}
-REACHES_ALL = {"globals", "locals", "vars", "eval", "exec", "__import__", "import_module", "modules"}
-REACHING = {"sys", "importlib", "builtins"}  # modules that have them: a family has a method `modules`, too
+REACHES_ALL = {
+    "globals",
+    "locals",
+    "vars",
+    "eval",
+    "exec",
+    "__import__",
+    "import_module",
+    "modules",
+}
+REACHING = {
+    "sys",
+    "importlib",
+    "builtins",
+}  # modules that have them: a family has a method `modules`, too
 PURE = set(dir(builtins)) - REACHES_ALL - {"setattr", "delattr"}  # calling them changes nothing
 GUARD = re.compile(r"__name__ == '__main__'|'__main__' == __name__|(\w+\.)?TYPE_CHECKING")
 DEFINITION = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -62,10 +75,14 @@ class Closure:
         if source.module not in self.entered:
             self.entered[source.module] = source
             package = self.locate(source.module.rpartition(".")[0])
-            for other in ([] if package is None else [package]) + ([] if self.whole else self.unused(source)):
+            for other in ([] if package is None else [package]) + (
+                [] if self.whole else self.unused(source)
+            ):
                 self.add(other, ())
             self.add(source, source.statements if self.whole else self.always(source))
-        for statement in sorted(statements, key=lambda s: s.name if isinstance(s, DEFINITION) else ""):
+        for statement in sorted(
+            statements, key=lambda s: s.name if isinstance(s, DEFINITION) else ""
+        ):
             if id(statement) not in self.numbers:
                 self.numbers[id(statement)] = len(self.numbers)
                 self.waiting.append((source, statement))
@@ -75,17 +92,28 @@ class Closure:
         """The numbers of a file's statements as they stand there; definitions may stand anywhere."""
         always = {id(statement) for statement in self.always(source)}
         kept = [s for s in source.statements if not isinstance(s, DEFINITION) or id(s) in always]
-        return str([self.numbers[id(statement)] for statement in kept if id(statement) in self.numbers])
+        return str(
+            [self.numbers[id(statement)] for statement in kept if id(statement) in self.numbers]
+        )
 
     def always(self, source: Source) -> list[ast.stmt]:
         """What counts whoever imports the file: statements that may change what others mean."""
-        defining = {id(statement) for statements in source.defines.values() for statement in statements}
+        defining = {
+            id(statement) for statements in source.defines.values() for statement in statements
+        }
         return [s for s in source.statements if id(s) not in defining or self.acts(source, s)]
 
     def unused(self, source: Source) -> list[Source]:
         """The user's files that are imported under names which nothing uses: for what they do."""
-        used = {node.id for one in source.statements for node in ast.walk(one) if isinstance(node, ast.Name)}
-        idle = [one for name in sorted(source.defines.keys() - used) for one in source.defines[name]]
+        used = {
+            node.id
+            for one in source.statements
+            for node in ast.walk(one)
+            if isinstance(node, ast.Name)
+        }
+        idle = [
+            one for name in sorted(source.defines.keys() - used) for one in source.defines[name]
+        ]
         return [home for one in idle for home, _ in self.homes(source, one)]
 
     def acts(self, source: Source, statement: ast.stmt) -> bool:
@@ -97,8 +125,12 @@ class Closure:
             parts = ast.walk(statement) if not isinstance(statement.value, ast.Lambda) else []
             called = [node.func for node in parts if isinstance(node, ast.Call)]
             # BASE = Run(encoding=Mine()) only makes a value.
-            called = [node for node in called if not any(self.classes(source, ast.unparse(node), set()))]
-        hooked = isinstance(statement, ast.ClassDef) and self.is_hooked(source, statement, {id(statement)})
+            called = [
+                node for node in called if not any(self.classes(source, ast.unparse(node), set()))
+            ]
+        hooked = isinstance(statement, ast.ClassDef) and self.is_hooked(
+            source, statement, {id(statement)}
+        )
         return hooked or any(self.is_own(source, node) for node in called)
 
     def is_own(self, source: Source, node: ast.expr) -> bool:
@@ -108,19 +140,30 @@ class Closure:
         if not isinstance(node, ast.Name):
             return isinstance(node, ast.Lambda | ast.NamedExpr | ast.IfExp | ast.BoolOp)
         found = source.defines.get(node.id, [])
-        if not found or not all(isinstance(statement, ast.Import | ast.ImportFrom) for statement in found):
+        if not found or not all(
+            isinstance(statement, ast.Import | ast.ImportFrom) for statement in found
+        ):
             return bool(found) or node.id not in PURE
         return any(self.homes(source, one) for one in found)
 
     def is_hooked(self, source: Source, cls: ast.ClassDef, seen: set[int]) -> bool:
         """Whether making a class calls what the user wrote: `__init_subclass__` or a metaclass, also of its bases."""
-        own = any(word.arg == "metaclass" and self.is_own(source, word.value) for word in cls.keywords)
-        if own or any(isinstance(inner, DEFINITION) and inner.name == "__init_subclass__" for inner in cls.body):
+        own = any(
+            word.arg == "metaclass" and self.is_own(source, word.value) for word in cls.keywords
+        )
+        if own or any(
+            isinstance(inner, DEFINITION) and inner.name == "__init_subclass__"
+            for inner in cls.body
+        ):
             return True
-        bases = [base for node in cls.bases for base in self.classes(source, ast.unparse(node), seen)]
+        bases = [
+            base for node in cls.bases for base in self.classes(source, ast.unparse(node), seen)
+        ]
         return any(self.is_hooked(*base, seen) for base in bases)
 
-    def classes(self, source: Source, name: str, seen: set[int]) -> Iterator[tuple[Source, ast.ClassDef]]:
+    def classes(
+        self, source: Source, name: str, seen: set[int]
+    ) -> Iterator[tuple[Source, ast.ClassDef]]:
         """The user's classes that a dotted name may stand for, each once."""
         top, _, rest = name.partition(".")
         for statement in [one for one in source.defines.get(top, []) if id(one) not in seen]:
@@ -144,7 +187,9 @@ class Closure:
             return []
         package = source.module if source.is_package else source.module.rpartition(".")[0]
         try:
-            module = importlib.util.resolve_name("." * statement.level + (statement.module or ""), package)
+            module = importlib.util.resolve_name(
+                "." * statement.level + (statement.module or ""), package
+            )
         except ImportError:
             return []
         return [(module, alias.name) for alias in statement.names]
@@ -154,7 +199,9 @@ class Closure:
         nodes = list(ast.walk(statement))
         imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
         followed = [self.follow(source, node) for node in imports]
-        if imports != [statement] or not any(followed):  # else a user's file is imported, whatever it is called
+        if imports != [statement] or not any(
+            followed
+        ):  # else a user's file is imported, whatever it is called
             self.found.append(statement)
         for module in _named(nodes):
             self.add_all(module)
@@ -166,7 +213,9 @@ class Closure:
     def follow(self, source: Source, node: ast.Import | ast.ImportFrom) -> bool:
         """Add what an import brings from files of the user; whether it brings anything."""
         if isinstance(node, ast.Import):  # `import a.b` gives a, too
-            names = [name for a in node.names for name in ([a.name] if a.asname else _prefixes(a.name))]
+            names = [
+                name for a in node.names for name in ([a.name] if a.asname else _prefixes(a.name))
+            ]
             followed = [self.add_all(name) for name in names]
         else:
             followed = [self.add_name(module, name) for module, name in self.origins(source, node)]
@@ -199,7 +248,9 @@ class Closure:
 
 def is_users(path: Path) -> bool:
     """Whether a file is the user's: neither Python's, nor installed, nor ours."""
-    return not INSTALLED & set(path.parts) and not any(map(path.is_relative_to, (PACKAGE, *LIBRARY)))
+    return not INSTALLED & set(path.parts) and not any(
+        map(path.is_relative_to, (PACKAGE, *LIBRARY))
+    )
 
 
 def read(module: str, path: Path) -> Source:
@@ -216,7 +267,9 @@ def parse(path: Path) -> ast.Module:
     try:
         return ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError) as error:
-        raise InputError(f"{path} cannot be read any more ({error}): mend it and start again") from error
+        raise InputError(
+            f"{path} cannot be read any more ({error}): mend it and start again"
+        ) from error
 
 
 def _origin(module: str) -> Path | None:
@@ -230,7 +283,11 @@ def _origin(module: str) -> Path | None:
         if spec is None or spec.submodule_search_locations is None:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, spec.submodule_search_locations)
-    return Path(spec.origin).resolve() if spec is not None and spec.has_location and spec.origin else None
+    return (
+        Path(spec.origin).resolve()
+        if spec is not None and spec.has_location and spec.origin
+        else None
+    )
 
 
 def _prefixes(module: str) -> list[str]:
@@ -247,7 +304,10 @@ def _executed(body: list[ast.stmt]) -> Iterator[ast.stmt]:
             case ast.Import():
                 yield from (ast.Import([alias]) for alias in statement.names)
             case ast.ImportFrom():
-                yield from (ast.ImportFrom(statement.module, [alias], statement.level) for alias in statement.names)
+                yield from (
+                    ast.ImportFrom(statement.module, [alias], statement.level)
+                    for alias in statement.names
+                )
             case _ if not does_nothing(statement):
                 yield statement
 
@@ -295,6 +355,8 @@ def _named(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """The modules that a call imports whose names are written there."""
     for node in nodes:
         match node:
-            case ast.Call(ast.Name(called) | ast.Attribute(attr=called), [ast.Constant(str(module)), *_]):
+            case ast.Call(
+                ast.Name(called) | ast.Attribute(attr=called), [ast.Constant(str(module)), *_]
+            ):
                 if called in ("import_module", "__import__"):
                     yield module

@@ -20,12 +20,24 @@ import numpy as np
 
 from recombine.basics.version import PACKAGE
 from recombine.parts.field_checks import added_fields, hints
-from recombine.sweeps.closure import DEFINITION, INSTALLED, Closure, Source, does_nothing, is_users, parse, read
+from recombine.sweeps.closure import (
+    DEFINITION,
+    INSTALLED,
+    Closure,
+    Source,
+    does_nothing,
+    is_users,
+    parse,
+    read,
+)
 
 # What results depend on; the rest of the package finds, plans, shows and stores them.
 RELEVANT = (
     "parts",
-    *(f"parts/{kind}" for kind in ("families", "supports", "encodings", "models", "diagnostics", "recipes")),
+    *(
+        f"parts/{kind}"
+        for kind in ("families", "supports", "encodings", "models", "diagnostics", "recipes")
+    ),
     "basics/random_streams",
     "sweeps/run",
     *(f"training/{module}" for module in ("activity", "task_sampler", "program", "trainer")),
@@ -44,7 +56,9 @@ class Known(NamedTuple):
 
     def holds(self) -> bool:
         """Whether what is in memory is still what the hash was taken of."""
-        return self.files == _stamps(self.files) or all(_spec(name) is spec for name, spec in self.specs.items())
+        return self.files == _stamps(self.files) or all(
+            _spec(name) is spec for name, spec in self.specs.items()
+        )
 
 
 _known: weakref.WeakKeyDictionary[type, Known] = weakref.WeakKeyDictionary()
@@ -73,7 +87,10 @@ def of_class(cls: type) -> str:
 def _stamps(paths: Iterable[Path]) -> dict[Path, tuple[int, int] | None]:
     """When each file was written and how long it is; None where there is none."""
     found = {path: path.stat() if path.exists() else None for path in paths}
-    return {path: None if stat is None else (stat.st_mtime_ns, stat.st_size) for path, stat in found.items()}
+    return {
+        path: None if stat is None else (stat.st_mtime_ns, stat.st_size)
+        for path, stat in found.items()
+    }
 
 
 def _spec(module: str) -> Any:
@@ -88,10 +105,15 @@ def of_package() -> str:
 
 def of_files(more: Iterable[Path] = ()) -> str:
     """A hash of our own code and of more files, ours or a user's."""
-    paths = [path for name in RELEVANT for path in (PACKAGE / f"{name}.py", *(PACKAGE / name).glob("*.py"))]
+    paths = [
+        path
+        for name in RELEVANT
+        for path in (PACKAGE / f"{name}.py", *(PACKAGE / name).glob("*.py"))
+    ]
     files = {path.relative_to(PACKAGE).as_posix(): path for path in paths if path.exists()}
     files |= {
-        path.relative_to(PACKAGE).as_posix() if path.is_relative_to(PACKAGE) else path.name: path for path in more
+        path.relative_to(PACKAGE).as_posix() if path.is_relative_to(PACKAGE) else path.name: path
+        for path in more
     }
     return _digest(*(part for name in sorted(files) for part in (name, parse(files[name]))))
 
@@ -142,7 +164,9 @@ def fields(part: Any) -> dict[str, Any]:
     """
     found = {name: _plain(getattr(part, name), kinds) for name, kinds in _kinds(type(part)).items()}
     before = added_fields(type(part))
-    return {name: value for name, value in found.items() if name not in before or value != before[name]}
+    return {
+        name: value for name, value in found.items() if name not in before or value != before[name]
+    }
 
 
 def _plain(value: Any, kinds: set[type]) -> Any:
@@ -229,7 +253,9 @@ def _contained(value: Any, seen: Seen) -> str:
 
     items = value.items() if isinstance(value, dict) else value
     if isinstance(value, dict | set | frozenset):
-        items = sorted(items, key=alone if isinstance(value, set | frozenset) else lambda item: alone(item[0]))
+        items = sorted(
+            items, key=alone if isinstance(value, set | frozenset) else lambda item: alone(item[0])
+        )
     told = f"{type(value).__name__}({', '.join([_in_memory(item, seen) for item in items])})"
     seen.inside = before
     return told
@@ -243,7 +269,9 @@ def _in_memory(value: Any, seen: Seen) -> str:
         case tuple() | list() | dict() | set() | frozenset():
             return _contained(value, seen)
         case CodeType():
-            return f"code({value.co_code!r}, {value.co_names}, {_in_memory(_constants(value), seen)})"
+            return (
+                f"code({value.co_code!r}, {value.co_names}, {_in_memory(_constants(value), seen)})"
+            )
         case staticmethod() | classmethod() | MethodType():
             return _in_memory(value.__func__, seen)
         case property():
@@ -276,7 +304,11 @@ def _is_foreign(value: FunctionType | type) -> bool:
     elif not value.__flags__ & HEAP_TYPE:
         return True
     else:
-        file = None if value.__module__ == "__main__" else getattr(sys.modules.get(value.__module__), "__file__", None)
+        file = (
+            None
+            if value.__module__ == "__main__"
+            else getattr(sys.modules.get(value.__module__), "__file__", None)
+        )
     path = Path(file or "")
     return path.is_file() and not is_users(path.resolve())
 

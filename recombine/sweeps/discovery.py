@@ -29,7 +29,9 @@ def part(name: str) -> type | None:
     for folder in FOLDERS.values():
         for stem in names(folder):
             if stem.replace("_", "") == name.lower():
-                return getattr(importlib.import_module(f"recombine.parts.{folder}.{stem}"), name, None)
+                return getattr(
+                    importlib.import_module(f"recombine.parts.{folder}.{stem}"), name, None
+                )
     return None
 
 
@@ -38,7 +40,9 @@ def parts() -> dict[str, dict[str, type]]:
     """Every part of ours: kind -> class name -> class."""
     found = {}
     for kind, folder in FOLDERS.items():
-        modules = [importlib.import_module(f"recombine.parts.{folder}.{stem}") for stem in names(folder)]
+        modules = [
+            importlib.import_module(f"recombine.parts.{folder}.{stem}") for stem in names(folder)
+        ]
         found[kind] = {
             name: cls
             for module in modules
@@ -52,7 +56,11 @@ def parts_of(module: ModuleType) -> dict[str, dict[str, type]]:
     """The parts that a module defines itself: kind -> class name -> class."""
     found: dict[str, dict[str, type]] = {}
     for name, cls in vars(module).items():
-        if isinstance(cls, type) and dataclasses.is_dataclass(cls) and cls.__module__ == module.__name__:
+        if (
+            isinstance(cls, type)
+            and dataclasses.is_dataclass(cls)
+            and cls.__module__ == module.__name__
+        ):
             kind = kind_of(cls)
             if kind is not None:
                 found.setdefault(kind, {})[name] = cls

@@ -16,11 +16,19 @@ from recombine.sweeps import discovery
 from recombine.sweeps.run import Run, put
 
 MAX_RUNS = 100_000  # of a sweep
-UNREADABLE = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)  # as Python's own parser says it
+UNREADABLE = (
+    ValueError,
+    TypeError,
+    SyntaxError,
+    MemoryError,
+    RecursionError,
+)  # as Python's own parser says it
 
 
 def apply(
-    runs: Iterable[Run], settings: Iterable[str], own: Mapping[str, Mapping[str, type]] | None = None
+    runs: Iterable[Run],
+    settings: Iterable[str],
+    own: Mapping[str, Mapping[str, type]] | None = None,
 ) -> list[Run]:
     """Set fields by text in all runs that have them; runs that become equal are kept once."""
     runs = list(runs)
@@ -47,7 +55,9 @@ def arguments(function: Callable[..., Any], settings: Iterable[str], told: str) 
     known = {name: one.default for name, one in found if one.default is not one.empty}
     given: dict[str, Any] = {}
     for setting in settings:
-        require(bool(known), f"{told} is computed, not trained: it has no settings, leave out --set")
+        require(
+            bool(known), f"{told} is computed, not trained: it has no settings, leave out --set"
+        )
         name, text = _cut(setting, "name=value")
         if name not in known:
             raise InputError(f"{told} has no setting {name!r}: {nearest(name, known)}")
@@ -55,7 +65,10 @@ def arguments(function: Callable[..., Any], settings: Iterable[str], told: str) 
         read = value(text, kind, {})
         read = float(read) if kind is float and type(read) is int else read
         wanted = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-        require(type(read) is kind, f"{told}: {name} must be {wanted.get(kind, kind.__name__)}, got {text!r}")
+        require(
+            type(read) is kind,
+            f"{told}: {name} must be {wanted.get(kind, kind.__name__)}, got {text!r}",
+        )
         given[name] = read
     return given
 
@@ -119,7 +132,9 @@ def _items(text: str) -> list[str]:
 def _call(text: str) -> ast.Call:
     """The arguments in a text, as those of a call."""
     call = ast.parse(f"f({text})", mode="eval").body
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):  # f(a).b(c) is a call of another thing
+    if not isinstance(call, ast.Call) or not isinstance(
+        call.func, ast.Name
+    ):  # f(a).b(c) is a call of another thing
         raise SyntaxError
     return call
 
@@ -145,7 +160,9 @@ def _part(text: str, kind: str, own: Mapping[str, Mapping[str, type]]) -> Any:
         if call.args or len(fields) < len(call.keywords):
             raise SyntaxError
     except UNREADABLE:
-        raise InputError(f"cannot read {text!r}: write {match[1]}(field=value, …), each field once") from None
+        raise InputError(
+            f"cannot read {text!r}: write {match[1]}(field=value, …), each field once"
+        ) from None
     for name in fields:
         if name not in hints(cls):
             raise InputError(f"{cls.__name__} has no field {name!r}: {nearest(name, hints(cls))}")

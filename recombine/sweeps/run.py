@@ -39,7 +39,9 @@ class Run:
     support: Support = Random()
     encoding: Encoding = Identity()
     model: Model = MLP(widths=(128, 128, 128))
-    recipe: Recipe = Fast(0.04, 0.1, vector_rate=0.2)  # a higher rate suits small networks and short runs
+    recipe: Recipe = Fast(
+        0.04, 0.1, vector_rate=0.2
+    )  # a higher rate suits small networks and short runs
     diagnostics: tuple[Diagnostic, ...] = (LinearDecodability(),)
     frac_test: Knob = 0.25
     seed: int = 0
@@ -48,7 +50,9 @@ class Run:
     num_tasks: int = 64  # tasks in a batch
     num_points: int = 8  # points of each task in a batch
     num_eval_tasks: int = 512  # on each side
-    num_eval_points: int = 16  # the paper's; with fewer, R2 against a task's own mean is biased downwards
+    num_eval_points: int = (
+        16  # the paper's; with fewer, R2 against a task's own mean is biased downwards
+    )
 
     def __post_init__(self):
         check(
@@ -79,7 +83,8 @@ class Run:
                 f"episodes of {horizon} steps; set num_points={horizon} and num_eval_points={horizon}, say",
             )
         require(
-            not getattr(self.model, "together", False) or self.num_eval_points % self.num_points == 0,
+            not getattr(self.model, "together", False)
+            or self.num_eval_points % self.num_points == 0,
             f"num_eval_points={self.num_eval_points} must be a multiple of num_points={self.num_points}: "
             f"{type(self.model).__name__} sees the points of a task together, as many at a time as in training",
         )
@@ -90,9 +95,15 @@ class Run:
                 frozen is not None and frozen.frozen,
                 f"Run.{kind} must be a frozen dataclass's instance, {kind}=Name() and not {kind}=Name; got {part!r}",
             )
-            require(kind_of(part) == kind, f"Run.{kind} must be a {kind}, got {part!r}, a {kind_of(part)}")
+            require(
+                kind_of(part) == kind,
+                f"Run.{kind} must be a {kind}, got {part!r}, a {kind_of(part)}",
+            )
         labels = [label(diagnostic) for diagnostic in self.diagnostics]
-        require(len(set(labels)) == len(labels), f"two diagnostics would write to the same columns: {labels}")
+        require(
+            len(set(labels)) == len(labels),
+            f"two diagnostics would write to the same columns: {labels}",
+        )
 
 
 def paper(**changes: Any) -> Run:
@@ -134,7 +145,10 @@ def sweep(base: Run, **axes: Iterable[Any]) -> list[Run]:
     paths = [name.replace("__", ".") for name in axes]
     for name, values in axes.items():
         require(isinstance(values, Iterable), f"an axis of a sweep is a list: {name}=[{values!r}]")
-    return [put(base, dict(zip(paths, values, strict=True))) for values in itertools.product(*axes.values())]
+    return [
+        put(base, dict(zip(paths, values, strict=True)))
+        for values in itertools.product(*axes.values())
+    ]
 
 
 def put(part: Any, changes: Mapping[str, Any]) -> Any:
@@ -151,7 +165,9 @@ def put(part: Any, changes: Mapping[str, Any]) -> Any:
         else:
             values[name] = value
     # A part first and then its fields, so that both can be changed together.
-    values |= {name: put(values.get(name, getattr(part, name)), deeper) for name, deeper in inner.items()}
+    values |= {
+        name: put(values.get(name, getattr(part, name)), deeper) for name, deeper in inner.items()
+    }
     return dataclasses.replace(part, **values)  # pyright: ignore[reportArgumentType]
 
 
@@ -175,14 +191,18 @@ def knobs(run: Run) -> dict[str, float]:
             found[path] = value
         return value
 
-    _map_fields(_with(run, support=None), note)  # supports and fractions are spent on the host, in the split
+    _map_fields(
+        _with(run, support=None), note
+    )  # supports and fractions are spent on the host, in the split
     del found["frac_test"]
     return found
 
 
 def restore(blank: Run, values: Mapping[str, Any]) -> Run:
     """A structure with its knobs put back, as numbers or as traced scalars."""
-    return _map_fields(blank, lambda path, hint, value: values.get(path, value) if is_knob(hint) else value)
+    return _map_fields(
+        blank, lambda path, hint, value: values.get(path, value) if is_knob(hint) else value
+    )
 
 
 def describe(run: Run) -> dict[str, Any]:
@@ -219,7 +239,9 @@ def from_json(value: Any, parts: Mapping[str, type]) -> Any:
     if name not in parts:
         raise InputError(f"the part {name!r} is not known here: pass its class in parts=[…]")
     fields = {k: from_json(v, parts) for k, v in value.items() if k in hints(parts[name])}
-    return parts[name](**(added_fields(parts[name]) | fields))  # a text from before a field was added lacks it
+    return parts[name](
+        **(added_fields(parts[name]) | fields)
+    )  # a text from before a field was added lacks it
 
 
 def identity(run: Run) -> str:
@@ -233,19 +255,32 @@ def _to_json(part: Any, values_of: Callable[[Any], dict[str, Any]]) -> Any:
         cls, values = type(part), values_of(part)
         own = {} if cls.__module__.startswith("recombine.") else {"code": of_class(cls)}
         taken = {"part", "code"} & values.keys()
-        require(not taken, f"{cls.__name__} has a field {' and '.join(taken)}, a name that is taken: call it otherwise")
-        return {"part": cls.__name__} | own | {name: _to_json(value, values_of) for name, value in values.items()}
+        require(
+            not taken,
+            f"{cls.__name__} has a field {' and '.join(taken)}, a name that is taken: call it otherwise",
+        )
+        return (
+            {"part": cls.__name__}
+            | own
+            | {name: _to_json(value, values_of) for name, value in values.items()}
+        )
     if isinstance(part, (tuple, list)):
         return [_to_json(item, values_of) for item in part]
     part = part.item() if isinstance(part, np.generic) else part
-    told = f"a part's fields are numbers, texts, None, tuples of these and other parts, got {part!r}"
+    told = (
+        f"a part's fields are numbers, texts, None, tuples of these and other parts, got {part!r}"
+    )
     require(part is None or isinstance(part, (bool, int, float, str)), told)
     return part
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
-        return "x".join(str(item) for item in value) if all(isinstance(v, int) for v in value) else repr(value)
+        return (
+            "x".join(str(item) for item in value)
+            if all(isinstance(v, int) for v in value)
+            else repr(value)
+        )
     return value
 
 
@@ -257,7 +292,9 @@ def _map_fields(part: Any, change: Any, prefix: str = "") -> Any:
             values[name] = _map_fields(value, change, f"{prefix}{name}.")
         elif isinstance(value, tuple) and any(map(dataclasses.is_dataclass, value)):
             items = enumerate(value)
-            values[name] = tuple(_map_fields(item, change, f"{prefix}{name}.{i}.") for i, item in items)
+            values[name] = tuple(
+                _map_fields(item, change, f"{prefix}{name}.{i}.") for i, item in items
+            )
         else:
             values[name] = change(prefix + name, hint, value)
     return _with(part, **values)

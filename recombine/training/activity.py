@@ -47,7 +47,9 @@ def hidden_units(net: Any, activations: dict[str, Array]) -> dict[str, Array]:
     sum over layers. For other networks `hidden0`, … are used as they are.
     """
     name = getattr(net, "activation", None)
-    function = FUNCTIONS.get(name) if isinstance(name, str) else None  # it may be a learned function
+    function = (
+        FUNCTIONS.get(name) if isinstance(name, str) else None
+    )  # it may be a learned function
     found = {}
     for name, value in activations.items():
         match = re.fullmatch(r"(pre|hidden|feedforward)(\d+)", name)
@@ -84,7 +86,9 @@ def layer_activity(h: Float[Array, "samples units"], is_relu: bool) -> dict[str,
 
 def effective_rank(centered: Float[Array, "samples units"]) -> Float[Array, ""]:
     """(tr C)^2 / |C|_F^2: how many directions carry the variance. 0 where nothing varies."""
-    x = centered if centered.shape[0] >= centered.shape[1] else centered.T  # both products have the same norm
+    x = (
+        centered if centered.shape[0] >= centered.shape[1] else centered.T
+    )  # both products have the same norm
     gram = jnp.matmul(x.T, x, precision=jax.lax.Precision.HIGHEST)
     size = jnp.square(gram).sum()
     return jnp.where(size > 0, jnp.square(jnp.trace(gram)) / jnp.where(size > 0, size, 1), 0)

@@ -39,7 +39,11 @@ class Checkpoint:
         self.path = None
         if folder is not None:
             kind = jax.devices()[0].device_kind
-            versions = [NUMERICS, of_package(), *map(version, ("jax", "jaxlib", "optax", "equinox"))]
+            versions = [
+                NUMERICS,
+                of_package(),
+                *map(version, ("jax", "jaxlib", "optax", "equinox")),
+            ]
             versions += [kind, device.num_devices(), *device.settings()]
             names = [identity(run) for run in runs]
             text = json.dumps([names, width, *versions], default=str)
@@ -49,7 +53,9 @@ class Checkpoint:
         """Whether enough time has passed since the last one."""
         return self.path is not None and time.perf_counter() - self.written > self.every
 
-    def save(self, at: int, seconds: float, history: list[dict[str, np.ndarray]], carries: list[Any]) -> None:
+    def save(
+        self, at: int, seconds: float, history: list[dict[str, np.ndarray]], carries: list[Any]
+    ) -> None:
         """Write the strides done, the seconds that they took, the scores so far and all that training changes.
 
         Whatever goes wrong stops no training: after a full disk the next one is tried later, and a state that cannot be
@@ -67,16 +73,22 @@ class Checkpoint:
         self.written = time.perf_counter()
         self.every = max(every(), (self.written - clock) / PRICE)
 
-    def _write(self, at: int, seconds: float, history: list[dict[str, np.ndarray]], carries: list[Any]) -> None:
+    def _write(
+        self, at: int, seconds: float, history: list[dict[str, np.ndarray]], carries: list[Any]
+    ) -> None:
         assert self.path is not None
         body = io.BytesIO()
         eqx.tree_serialise_leaves(body, (jax.device_get(carries), history))
-        columns = [[name, str(values.dtype), values.shape] for name, values in (history or [{}])[0].items()]
+        columns = [
+            [name, str(values.dtype), values.shape] for name, values in (history or [{}])[0].items()
+        ]
         head = {"at": at, "seconds": seconds, "evals": len(history), "columns": columns}
         data = json.dumps(head).encode() + b"\n" + body.getvalue()
         replace(self.path, _seal(data) + data)
 
-    def load(self, carries: Any) -> tuple[int, float, list[dict[str, np.ndarray]], list[Any]] | None:
+    def load(
+        self, carries: Any
+    ) -> tuple[int, float, list[dict[str, np.ndarray]], list[Any]] | None:
         """What was saved, arrays shaped like the given ones; None where there is nothing, or nothing whole."""
         try:
             assert self.path is not None
@@ -86,9 +98,14 @@ class Checkpoint:
             about = json.loads(head)
             blank = {name: np.empty(shape, dtype) for name, dtype, shape in about["columns"]}
             # On the host: the device may have no room for them beside others.
-            like = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), carries), [blank] * about["evals"]
+            like = (
+                jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), carries),
+                [blank] * about["evals"],
+            )
             carries, history = eqx.tree_deserialise_leaves(io.BytesIO(body), like)
-            history = [{name: scores[name] for name in blank} for scores in history]  # a tree sorts its names
+            history = [
+                {name: scores[name] for name in blank} for scores in history
+            ]  # a tree sorts its names
             return about["at"], about["seconds"], history, carries
         except (AssertionError, OSError, ValueError, KeyError, TypeError, RuntimeError):
             return None

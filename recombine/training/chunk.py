@@ -110,7 +110,11 @@ def fit_chunk(
     fitted = []
     for i, run in enumerate(chunk.runs):
         about = {"run": identity(run)} | describe(run)
-        rows = pd.DataFrame([about | row | made | {"meta/width": trained.widths[i]} for row in trained.rows[i]])
-        net, setting = jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf[i]), (trained.net, trained.setting))
+        rows = pd.DataFrame(
+            [about | row | made | {"meta/width": trained.widths[i]} for row in trained.rows[i]]
+        )
+        net, setting = jax.tree.map(
+            lambda leaf, i=i: jnp.asarray(leaf[i]), (trained.net, trained.setting)
+        )
         fitted.append(Fitted(run, net, setting.world, setting.encoding, rows))
     return fitted

@@ -52,7 +52,12 @@ class Cell(NamedTuple):
 
 
 def take(
-    cells: Sequence[Cell], measure: Measure, table: Table, about: Mapping[str, Any], shown: bool, code: str
+    cells: Sequence[Cell],
+    measure: Measure,
+    table: Table,
+    about: Mapping[str, Any],
+    shown: bool,
+    code: str,
 ) -> tuple[pd.DataFrame, int]:
     """Compute the cells that are not in the table yet, each written before the next begins; the rows of all, and how
     many cells were computed. The table is held and read as that of a sweep is (`scheduler.complete`)."""
@@ -86,7 +91,10 @@ def take(
 def finished(cells: Sequence[Cell], table: Table) -> pd.DataFrame:
     """The rows of those cells that are in the table, in the order of the cells."""
     rows = _of_cells(cells, table.read())
-    require(len(rows) > 0, f"none of the {len(cells)} cells is computed in {table.path}: leave out --finished")
+    require(
+        len(rows) > 0,
+        f"none of the {len(cells)} cells is computed in {table.path}: leave out --finished",
+    )
     return rows
 
 
@@ -95,27 +103,42 @@ def _of_cells(cells: Sequence[Cell], rows: pd.DataFrame) -> pd.DataFrame:
         return rows
     place = {cell.name: i for i, cell in enumerate(cells)}
     rows = rows.loc[rows["run"].isin(list(place)), :]
-    return rows.sort_values("run", key=lambda names: names.map(place), kind="stable").reset_index(drop=True)
+    return rows.sort_values("run", key=lambda names: names.map(place), kind="stable").reset_index(
+        drop=True
+    )
 
 
 def _rows(cell: Cell, measure: Measure, code: str) -> pd.DataFrame:
     clock = time.perf_counter()
     found = measure(**cell.values)
     rows = [found] if isinstance(found, Mapping) else found
-    fine = isinstance(rows, Sequence) and len(rows) > 0 and all(isinstance(row, Mapping) for row in rows)
-    require(fine, f"{cell.experiment}: measure must give {{name: number or text}}, or a list of them, for {cell}")
+    fine = (
+        isinstance(rows, Sequence)
+        and len(rows) > 0
+        and all(isinstance(row, Mapping) for row in rows)
+    )
+    require(
+        fine,
+        f"{cell.experiment}: measure must give {{name: number or text}}, or a list of them, for {cell}",
+    )
     made = stamp(code) | {"meta/seconds": time.perf_counter() - clock, "meta/compile_seconds": 0.0}
-    return pd.DataFrame([{"run": cell.name, "step": i, **cell.values, **row, **made} for i, row in enumerate(rows)])
+    return pd.DataFrame(
+        [{"run": cell.name, "step": i, **cell.values, **row, **made} for i, row in enumerate(rows)]
+    )
 
 
 def _tell_mixed(reused: Any, code: str) -> None:
     """Say where reused rows were made by other code: they are kept, but never silently."""
     made = reused.drop_duplicates("run").get("meta/code", [])
     if others := sum(one != code for one in made):
-        say(f"{others} reused cells were computed by other code: they are kept; name another --out for new ones")
+        say(
+            f"{others} reused cells were computed by other code: they are kept; name another --out for new ones"
+        )
 
 
-def _with_progress(left: Sequence[Cell], num_cells: int, shown: bool) -> Iterator[tuple[Cell, Callable[[str], None]]]:
+def _with_progress(
+    left: Sequence[Cell], num_cells: int, shown: bool
+) -> Iterator[tuple[Cell, Callable[[str], None]]]:
     """The cells, each shown as it begins, and a function that shows a text while a cell is computed."""
     num_done = num_cells - len(left)
     with ProgressBar(num_cells, shown=shown, counted=True) as bar:
@@ -136,7 +159,8 @@ def cells_of(name: str, told: str, given: Any) -> list[Cell]:
     """An experiment's cells, checked: names and plain values, no two alike."""
     plain = (bool, int, float, str)
     fine = isinstance(given, Sequence) and all(
-        isinstance(cell, Mapping) and all(isinstance(value, plain) for value in cell.values()) for cell in given
+        isinstance(cell, Mapping) and all(isinstance(value, plain) for value in cell.values())
+        for cell in given
     )
     require(fine, f"{told} must give a list of {{name: number or text}}")
     require(len(given) > 0, f"{told} gave no cell")
@@ -156,12 +180,16 @@ def code_of(path: Path) -> str:
     helpers = [file for file in (PACKAGE / "experiments").rglob("*.py") if _is_helper(file)]
     folders = {file.parent for file in helpers if _helper_name(file) in text}
     named = [file for file in helpers if file.parent in folders]
-    return of_files([*PACKAGE.glob("probe/*.py"), PACKAGE / "basics" / "statistics.py", *named, path])
+    return of_files(
+        [*PACKAGE.glob("probe/*.py"), PACKAGE / "basics" / "statistics.py", *named, path]
+    )
 
 
 def _is_helper(file: Path) -> bool:
     """Whether a file is private, or in a private package."""
-    return any(part.startswith("_") and part != "__init__.py" for part in (file.parent.name, file.name))
+    return any(
+        part.startswith("_") and part != "__init__.py" for part in (file.parent.name, file.name)
+    )
 
 
 def _helper_name(file: Path) -> str:

@@ -31,7 +31,9 @@ from recombine.training.task_sampler import Laboratory, Setting, make_shared, ma
 
 SMALL = Hyperteacher(num_modules=6, num_hot=2, d_input=4, d_hidden=4, num_outputs=3)
 KEY = new_key(0)
-ROUGHLY = 0.05  # of the largest prediction: bfloat16 rounds by 0.4%, a few layers of it by some percent
+ROUGHLY = (
+    0.05  # of the largest prediction: bfloat16 rounds by 0.4%, a few layers of it by some percent
+)
 Contract = Callable[[Any], None]
 
 
@@ -57,7 +59,9 @@ def check_module(module: ModuleType, path: Path) -> Iterator[dict[str, Any]]:
 def constructs(cls: type) -> None:
     """It constructs with no arguments, is frozen, hashes by value, and its fields are annotated."""
     one, other = cls(), cls()
-    assert one == other and hash(one) == hash(other), "two equal parts must hash alike: use plain numbers and tuples"
+    assert one == other and hash(one) == hash(other), (
+        "two equal parts must hash alike: use plain numbers and tuples"
+    )
     assert type(one).__dataclass_params__.frozen, "write @dataclass(frozen=True)"
     assert set(hints(cls)) == {field.name for field in dataclasses.fields(cls) if field.init}
 
@@ -65,7 +69,9 @@ def constructs(cls: type) -> None:
 def knobs_are_floats(part: Any) -> None:
     """Every field annotated Knob holds a number."""
     for name, hint in hints(type(part)).items():
-        assert not is_knob(hint) or isinstance(getattr(part, name), (int, float)), f"{name} is not a number"
+        assert not is_knob(hint) or isinstance(getattr(part, name), (int, float)), (
+            f"{name} is not a number"
+        )
 
 
 def family_table(family: Any) -> None:
@@ -76,8 +82,12 @@ def family_table(family: Any) -> None:
     assert len(np.unique(tasks, axis=0)) == len(tasks), "some rows occur twice"
     modules = family.modules(tasks)
     assert modules.shape == (len(tasks), family.num_modules), f"modules() has shape {modules.shape}"
-    assert np.isin(modules, (0, 1)).all() and (modules.sum(axis=1) > 0).all(), "rows must be 0/1 and not empty"
-    assert all(len(labels) == len(tasks) for labels in family.groups(tasks).values()), "a group misses rows"
+    assert np.isin(modules, (0, 1)).all() and (modules.sum(axis=1) > 0).all(), (
+        "rows must be 0/1 and not empty"
+    )
+    assert all(len(labels) == len(tasks) for labels in family.groups(tasks).values()), (
+        "a group misses rows"
+    )
 
 
 def family_is_pure(family: Any) -> None:
@@ -88,7 +98,9 @@ def family_is_pure(family: Any) -> None:
     _same(task, family.weigh(KEY, row))
     first, other = family.sample(world, KEY, task, 4), family.sample(world, new_key(1), task, 4)
     _same(first, family.sample(world, KEY, task, 4))
-    assert any(not np.array_equal(a, b) for a, b in zip(_leaves(first), _leaves(other), strict=True)), "keys are unused"
+    assert any(
+        not np.array_equal(a, b) for a, b in zip(_leaves(first), _leaves(other), strict=True)
+    ), "keys are unused"
 
 
 def family_traces(family: Any) -> None:
@@ -97,7 +109,9 @@ def family_traces(family: Any) -> None:
     world = family.init(KEY)
 
     def draw(key, row):
-        return family.sample(world, stream(key, "sample"), family.weigh(stream(key, "weigh"), row), 4)
+        return family.sample(
+            world, stream(key, "sample"), family.weigh(stream(key, "weigh"), row), 4
+        )
 
     _traces(draw, jax.random.split(KEY, len(rows)), rows)
 
@@ -116,20 +130,30 @@ def support_splits(support: Any) -> None:
     modules = Hyperteacher(num_modules=12).tasks()
     for seed, frac_test in enumerate((0.1, 0.25, 0.5)):
         parts = support.parts(modules, generator(seed, "support"), frac_test)
-        assert parts.shape == (len(modules),) and np.isin(parts, (0, 1, 2)).all(), "parts must be 0, 1 or 2 per row"
-        assert (parts == 1).any() and (parts == 2).any(), f"a side is empty at frac_test={frac_test}"
+        assert parts.shape == (len(modules),) and np.isin(parts, (0, 1, 2)).all(), (
+            "parts must be 0, 1 or 2 per row"
+        )
+        assert (parts == 1).any() and (parts == 2).any(), (
+            f"a side is empty at frac_test={frac_test}"
+        )
         _same(parts, support.parts(modules, generator(seed, "support"), frac_test))
 
 
 def support_keeps_guarantees(support: Any) -> None:
     """What it guarantees holds, over sizes, fractions and seeds."""
-    assert hasattr(support, "guarantees"), "add the line: guarantees: ClassVar[frozenset[str]] = frozenset()"
-    assert support.guarantees <= {"compositional", "connected", "balanced", "spanned"}, support.guarantees
+    assert hasattr(support, "guarantees"), (
+        "add the line: guarantees: ClassVar[frozenset[str]] = frozenset()"
+    )
+    assert support.guarantees <= {"compositional", "connected", "balanced", "spanned"}, (
+        support.guarantees
+    )
     kept = 0
     for seed in range(12):
         modules = Hyperteacher(num_modules=8 + seed % 5, num_hot=2 + seed % 3).tasks()
         try:
-            parts = support.parts(modules, generator(seed, "support"), (0.1, 0.25, 0.5, 0.7)[seed % 4])
+            parts = support.parts(
+                modules, generator(seed, "support"), (0.1, 0.25, 0.5, 0.7)[seed % 4]
+            )
         except InputError:  # to refuse what cannot be had is right
             continue
         facts = conditions.describe(modules[parts == 1], modules[parts == 2])
@@ -141,11 +165,16 @@ def support_keeps_guarantees(support: Any) -> None:
 
 def encoding_codes(encoding: Any) -> None:
     """Codes are finite vectors, of whole numbers below num_tokens where it has tokens."""
-    code, num_tokens = _encoder(encoding)(KEY, jnp.array([0.5, 0, 0, 1, 0, 0])), encoding.num_tokens(SMALL)
+    code, num_tokens = (
+        _encoder(encoding)(KEY, jnp.array([0.5, 0, 0, 1, 0, 0])),
+        encoding.num_tokens(SMALL),
+    )
     _finite(code)
     assert code.ndim >= 1, "a code must be a vector"
     if num_tokens:
-        assert jnp.issubdtype(code.dtype, jnp.integer) and code.min() >= 0 and code.max() < num_tokens
+        assert (
+            jnp.issubdtype(code.dtype, jnp.integer) and code.min() >= 0 and code.max() < num_tokens
+        )
     else:
         assert jnp.issubdtype(code.dtype, jnp.floating), "without tokens a code is a float vector"
 
@@ -161,12 +190,18 @@ def encoding_traces(encoding: Any) -> None:
 def model_shapes(model: Any) -> None:
     """Its network has only arrays as leaves, predicts every point, and names its activations."""
     net, batch = _network(model)
-    assert all(isinstance(leaf, jax.Array) for leaf in _leaves(net)), "leaves must be arrays: mark others as static"
+    assert all(isinstance(leaf, jax.Array) for leaf in _leaves(net)), (
+        "leaves must be arrays: mark others as static"
+    )
     found = net(batch.x, batch.code)
-    assert isinstance(found, tuple) and len(found) == 2, "net(x, code) must give (prediction, activations)"
+    assert isinstance(found, tuple) and len(found) == 2, (
+        "net(x, code) must give (prediction, activations)"
+    )
     prediction, activations = found
     assert prediction.shape == (8, 3), f"8 points with 3 outputs gave {prediction.shape}"
-    assert activations and all(h.shape[0] == 8 for h in activations.values()), "an activation per point and layer"
+    assert activations and all(h.shape[0] == 8 for h in activations.values()), (
+        "an activation per point and layer"
+    )
 
 
 def model_traces(model: Any) -> None:
@@ -175,7 +210,9 @@ def model_traces(model: Any) -> None:
     _same(net, _network(model)[0])
     xs = jnp.stack([batch.x, 2 * batch.x])
     _traces(lambda x, code: net(x, code)[0], xs, jnp.stack([batch.code, batch.code]))
-    _finite(jax.jit(jax.grad(lambda net: jnp.square(net(batch.x, batch.code)[0] - batch.y).mean()))(net))
+    _finite(
+        jax.jit(jax.grad(lambda net: jnp.square(net(batch.x, batch.code)[0] - batch.y).mean()))(net)
+    )
 
 
 def model_many(model: Any) -> None:
@@ -183,10 +220,15 @@ def model_many(model: Any) -> None:
     net, batch = _network(model)
     if not hasattr(net, "many"):
         return
-    x, code = jnp.stack([batch.x, -batch.x, batch.x]), jnp.stack([batch.code, batch.code, batch.code[::-1]])
+    x, code = (
+        jnp.stack([batch.x, -batch.x, batch.x]),
+        jnp.stack([batch.code, batch.code, batch.code[::-1]]),
+    )
     together, *alone = jax.jit(lambda net: (net.many(x, code), *map(net, x, code)))(net)
     names = set(alone[0][1])
-    assert set(together[1]) == names, f"`many` names its activations {sorted(together[1])}, one task {sorted(names)}"
+    assert set(together[1]) == names, (
+        f"`many` names its activations {sorted(together[1])}, one task {sorted(names)}"
+    )
     alone = jax.tree.map(lambda *leaves: jnp.stack(leaves), *alone)
     _same(together, alone, 1e-4, "`many` gave other numbers than one task at a time")
 
@@ -208,7 +250,9 @@ def model_low_precision(model: Any) -> None:
     _finite((prediction, activations, slope))
     expected = predict(net, batch)[0]
     error = float(jnp.abs(prediction - expected).max() / (jnp.abs(expected).max() + 1e-6))
-    assert error < ROUGHLY, f"with bfloat16 matrices predictions are off by {error:.0%}: add and normalise in float32"
+    assert error < ROUGHLY, (
+        f"with bfloat16 matrices predictions are off by {error:.0%}: add and normalise in float32"
+    )
 
 
 def model_points_apart(model: Any) -> None:
@@ -216,7 +260,9 @@ def model_points_apart(model: Any) -> None:
     net, batch = _network(model)
     if not getattr(model, "together", False):
         alone = jnp.concatenate([net(x[None], batch.code)[0] for x in batch.x])
-        assert np.allclose(net(batch.x, batch.code)[0], alone, atol=1e-4), "if it is meant to, write together = True"
+        assert np.allclose(net(batch.x, batch.code)[0], alone, atol=1e-4), (
+            "if it is meant to, write together = True"
+        )
 
 
 def diagnostic_measures(diagnostic: Any) -> None:
@@ -225,7 +271,9 @@ def diagnostic_measures(diagnostic: Any) -> None:
     scores = diagnostic.measure(KEY, lab)
     assert scores, f"{label(diagnostic)} measured nothing"
     for name, value in scores.items():
-        assert value.ndim == ("*" in name), f"{name} has {value.ndim} axes: a vector's name needs a *, a number's none"
+        assert value.ndim == ("*" in name), (
+            f"{name} has {value.ndim} axes: a vector's name needs a *, a number's none"
+        )
     _same(scores, diagnostic.measure(KEY, lab))
 
 
@@ -247,7 +295,14 @@ def recipe_learns(recipe: Any) -> None:
 
 
 CONTRACTS: dict[str, list[Contract]] = {
-    "family": [constructs, knobs_are_floats, family_table, family_is_pure, family_traces, family_scores],
+    "family": [
+        constructs,
+        knobs_are_floats,
+        family_table,
+        family_is_pure,
+        family_traces,
+        family_scores,
+    ],
     "support": [constructs, knobs_are_floats, support_splits, support_keeps_guarantees],
     "encoding": [constructs, knobs_are_floats, encoding_codes, encoding_traces],
     "model": [
@@ -263,7 +318,9 @@ def _leaves(tree: Any) -> list:
     return jax.tree.leaves(tree)
 
 
-def _same(one: Any, other: Any, tolerance: float = 0, message: str = "the same input gave other numbers") -> None:
+def _same(
+    one: Any, other: Any, tolerance: float = 0, message: str = "the same input gave other numbers"
+) -> None:
     for a, b in zip(_leaves(one), _leaves(other), strict=True):
         assert np.shape(a) == np.shape(b), f"{message}: shapes {np.shape(a)} and {np.shape(b)}"
         assert np.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True), message
@@ -276,7 +333,9 @@ def _finite(tree: Any) -> None:
 def _traces(function: Callable, *args: Any) -> None:
     singles = [function(*(arg[i] for arg in args)) for i in range(len(args[0]))]
     _same(singles[0], jax.jit(function)(*(arg[0] for arg in args)), 1e-4)
-    _same(jax.tree.map(lambda *leaves: jnp.stack(leaves), *singles), jax.vmap(function)(*args), 1e-4)
+    _same(
+        jax.tree.map(lambda *leaves: jnp.stack(leaves), *singles), jax.vmap(function)(*args), 1e-4
+    )
 
 
 def _encoder(encoding: Any) -> Callable:
@@ -293,7 +352,9 @@ def _network(model: Any) -> tuple[Any, Batch]:
     try:
         inspect.signature(model.init).bind(*given)
     except TypeError as error:
-        raise AssertionError("write init(self, key, example, num_outputs, num_tokens=0, world=None)") from error
+        raise AssertionError(
+            "write init(self, key, example, num_outputs, num_tokens=0, world=None)"
+        ) from error
     return model.init(*given), batch
 
 

@@ -46,7 +46,10 @@ class Work(NamedTuple):
         """Count the products of an evaluation: of seen tasks, test tasks and those beyond, and of its diagnostics."""
         num_points, shapes = 3 * run.num_eval_tasks * run.num_eval_points, _shapes(run)
         num_points *= 1 + DIAGNOSTIC * len(run.diagnostics)
-        return cls(2.0 * num_points * sum(map(math.prod, shapes)), 4.0 * num_points * sum(shape[0] for shape in shapes))
+        return cls(
+            2.0 * num_points * sum(map(math.prod, shapes)),
+            4.0 * num_points * sum(shape[0] for shape in shapes),
+        )
 
 
 class Cost(NamedTuple):
@@ -73,7 +76,9 @@ class Cost(NamedTuple):
         return len(runs) * run.num_steps * self.step(run, width) + run.num_evals * evaluation
 
 
-def fit(works: Sequence[Work], widths: Sequence[int], seconds: Sequence[float], compile_seconds: float) -> Cost:
+def fit(
+    works: Sequence[Work], widths: Sequence[int], seconds: Sequence[float], compile_seconds: float
+) -> Cost:
     """The non-negative coefficients with the least relative error on measured seconds per run and step."""
     features = np.stack([_features(work, width) for work, width in zip(works, widths, strict=True)])
     relative = features / np.asarray(seconds)[:, None]
@@ -85,7 +90,9 @@ def fit(works: Sequence[Work], widths: Sequence[int], seconds: Sequence[float], 
 @functools.cache
 def kinds() -> dict[str, Any]:
     """The kinds of devices that were measured."""
-    return json.loads(resources.files("recombine.training").joinpath("cost.json").read_text(encoding="utf-8"))
+    return json.loads(
+        resources.files("recombine.training").joinpath("cost.json").read_text(encoding="utf-8")
+    )
 
 
 def known_kind(kind: str | None = None) -> str:

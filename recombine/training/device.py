@@ -53,14 +53,18 @@ def over_runs(function: Callable, axes: tuple[int | None, ...], donated: int | N
     mesh, out = _mesh(), PartitionSpec("runs")
     apart = jax.shard_map(many, mesh=mesh, in_specs=specs, out_specs=out, check_vma=False)
     places = tuple(NamedSharding(mesh, spec) for spec in specs)
-    return jax.jit(apart, in_shardings=places, out_shardings=NamedSharding(mesh, out), donate_argnums=donated_)
+    return jax.jit(
+        apart, in_shardings=places, out_shardings=NamedSharding(mesh, out), donate_argnums=donated_
+    )
 
 
 def put(tree: Any, stacked: bool) -> Any:
     """Arrays on the device: those of many runs each where their run is trained, shared ones everywhere."""
     if num_devices() == 1:
         return jax.device_put(tree)
-    return jax.device_put(tree, NamedSharding(_mesh(), PartitionSpec("runs") if stacked else PartitionSpec()))
+    return jax.device_put(
+        tree, NamedSharding(_mesh(), PartitionSpec("runs") if stacked else PartitionSpec())
+    )
 
 
 def _mesh() -> Mesh:
@@ -96,12 +100,22 @@ def num_compilers() -> int:
 def compiler_options() -> dict[str, Any]:
     """What XLA is told. On a GPU it would time kernels of its own for every matrix product, which makes most of the
     compilation, must have the device to itself and may choose other kernels each time. cuBLAS knows as good ones."""
-    return {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False} if jax.default_backend() == "gpu" else {}
+    return (
+        {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
+        if jax.default_backend() == "gpu"
+        else {}
+    )
 
 
 def settings() -> tuple[Any, ...]:
     """What the user told JAX that changes numbers."""
-    names = ("default_matmul_precision", "enable_x64", "default_device", "default_prng_impl", "numpy_dtype_promotion")
+    names = (
+        "default_matmul_precision",
+        "enable_x64",
+        "default_device",
+        "default_prng_impl",
+        "numpy_dtype_promotion",
+    )
     return tuple(getattr(jax.config, f"jax_{name}", None) for name in names)
 
 
@@ -114,7 +128,11 @@ def fits(*compiled: Any) -> bool:
 def total_bytes() -> int | None:
     """The memory that programs share, the device's or else the host's (or its container's), where it is known."""
     pages = ("SC_PHYS_PAGES", "SC_PAGE_SIZE")
-    if _device_bytes() is not None or not on_cpu() or not set(pages) <= set(getattr(os, "sysconf_names", ())):
+    if (
+        _device_bytes() is not None
+        or not on_cpu()
+        or not set(pages) <= set(getattr(os, "sysconf_names", ()))
+    ):
         return _device_bytes()
     limits = [math.prod(map(os.sysconf, pages))]
     with contextlib.suppress(OSError, ValueError):  # no container, or one without a limit ("max")
@@ -161,7 +179,10 @@ def keep_programs() -> Path | None:
             raise OSError("not writable")
         prune(folder, CACHE_BYTES)
     except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
-        require(not chosen, f"RECOMBINE_CACHE={chosen} cannot be used ({error}): name another folder, or off")
+        require(
+            not chosen,
+            f"RECOMBINE_CACHE={chosen} cannot be used ({error}): name another folder, or off",
+        )
         return None
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)

@@ -33,17 +33,23 @@ class Fitted:
 
     def examples(self, task: Any, n: int, key: Any = None) -> tuple[Any, Any]:
         """Draw n true pairs (x, y) of the task with the given module weights."""
-        return self.run.family.sample(self.world, new_key(0) if key is None else key, self._task(task), n)
+        return self.run.family.sample(
+            self.world, new_key(0) if key is None else key, self._task(task), n
+        )
 
     def predict(self, x: Any, task: Any, key: Any = None) -> jax.Array:
         """Predict points x of the task with the given module weights; `key` draws a few-shot code's examples."""
         weights = self._task(task)
         examples = examples_of(self.run.family, self.world, weights)
-        code = self.run.encoding.encode(self.encoding, new_key(1) if key is None else key, weights, examples)
+        code = self.run.encoding.encode(
+            self.encoding, new_key(1) if key is None else key, weights, examples
+        )
         x = jnp.asarray(x)
         require(len(x) > 0, "there are no points to predict: give at least one")
         at_once = self.run.num_points if getattr(self.run.model, "together", False) else len(x)
-        return jnp.concatenate([self.net(x[i : i + at_once], code)[0] for i in range(0, len(x), at_once)])
+        return jnp.concatenate(
+            [self.net(x[i : i + at_once], code)[0] for i in range(0, len(x), at_once)]
+        )
 
     def save(self, folder: str | Path) -> Path:
         """Write the network into a folder."""
@@ -70,13 +76,19 @@ class Fitted:
         known = {name: part for kind in discovery.parts().values() for name, part in kind.items()}
         run = from_json(described, {"Run": Run, **known, **{part.__name__: part for part in parts}})
         try:
-            arrays = eqx.tree_deserialise_leaves(folder / "arrays.eqx", jax.eval_shape(lambda: fresh(run)))
+            arrays = eqx.tree_deserialise_leaves(
+                folder / "arrays.eqx", jax.eval_shape(lambda: fresh(run))
+            )
         except Exception as error:
-            raise InputError(f"{folder}/arrays.eqx cannot be read, or belongs to another run ({error})") from error
+            raise InputError(
+                f"{folder}/arrays.eqx cannot be read, or belongs to another run ({error})"
+            ) from error
         return cls(run, *arrays, rows=pd.read_parquet(folder / "rows.parquet"))
 
     def _task(self, weights: Any) -> jax.Array:
         task, family = jnp.asarray(weights, jnp.float32), self.run.family
         wanted = jax.eval_shape(family.weigh, new_key(0), family.tasks()[0]).shape
-        require(task.shape == wanted, f"a task of this family has {wanted[0]} weights, got {task.size}")
+        require(
+            task.shape == wanted, f"a task of this family has {wanted[0]} weights, got {task.size}"
+        )
         return task

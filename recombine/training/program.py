@@ -87,7 +87,9 @@ def _alone(run: Run) -> tuple[Laboratory, Setting, Carry]:
     table = jnp.asarray(_first_task(run.family))
     shared = Shared(table, {}, table, {})
     split = Split(jnp.zeros(1, int), jnp.int32(1), jnp.int32(0))
-    inputs = Inputs(new_key(run.seed), {name: jnp.asarray(v) for name, v in knobs(run).items()}, split)
+    inputs = Inputs(
+        new_key(run.seed), {name: jnp.asarray(v) for name, v in knobs(run).items()}, split
+    )
     setting, carry = _start(structure(run), shared, inputs)
     return Laboratory(run, shared, split, setting), setting, carry
 
@@ -111,8 +113,12 @@ _needed: dict[Run, dict[str, int]] = {}
 def _count_bytes(run: Run) -> dict[str, int]:
     def shapes():
         lab, _, carry = _alone(run)
-        batch, evaluated = (lab.draw(new_key(0), lab.table, n) for n in (run.num_points, run.num_eval_points))
-        _loss(run, carry.net, batch)  # parts that do not go together fail here, before anything is compiled
+        batch, evaluated = (
+            lab.draw(new_key(0), lab.table, n) for n in (run.num_points, run.num_eval_points)
+        )
+        _loss(
+            run, carry.net, batch
+        )  # parts that do not go together fail here, before anything is compiled
         return carry, batch, evaluated
 
     carry, batch, evaluated = (
@@ -127,7 +133,13 @@ def _count_bytes(run: Run) -> dict[str, int]:
 
 
 def _advance(
-    blank: Run, shared: Shared, inputs: Inputs, setting: Setting, carry: Carry, first: Array, count: Array
+    blank: Run,
+    shared: Shared,
+    inputs: Inputs,
+    setting: Setting,
+    carry: Carry,
+    first: Array,
+    count: Array,
 ) -> Carry:
     """Train the strides from `first` on, `count` of them."""
     run = restore(blank, inputs.knobs)
@@ -142,7 +154,13 @@ def _advance(
 
 
 def _evaluate(
-    blank: Run, labels: Any, shared: Shared, inputs: Inputs, setting: Setting, carry: Carry, index: Array
+    blank: Run,
+    labels: Any,
+    shared: Shared,
+    inputs: Inputs,
+    setting: Setting,
+    carry: Carry,
+    index: Array,
 ) -> dict[str, Array]:
     run = restore(blank, inputs.knobs)
     lab = Laboratory(run, shared, inputs.split, setting)
@@ -167,14 +185,18 @@ def low_copy(run: Run, net: Any) -> Any:
     return jax.tree.map(lower, net)
 
 
-def _step(lab: Laboratory, key: PRNGKeyArray, carry: tuple[Carry, Any], step: Array) -> tuple[tuple[Carry, Any], None]:
+def _step(
+    lab: Laboratory, key: PRNGKeyArray, carry: tuple[Carry, Any], step: Array
+) -> tuple[tuple[Carry, Any], None]:
     # The low copy is carried, not cast anew: the update then writes it while it has the weights at hand.
     (net, state, average, diverged_at, total), low = carry
     run = lab.run
     key_pick, key_draw = jax.random.split(jax.random.fold_in(key, step))
     picked = below(key_pick, lab.split.num_train, (run.num_tasks,))
     batch = lab.draw(key_draw, lab.table[lab.split.order[picked]], run.num_points)
-    loss, gradient = eqx.filter_value_and_grad(functools.partial(_loss, run))(net if low is None else low, batch)
+    loss, gradient = eqx.filter_value_and_grad(functools.partial(_loss, run))(
+        net if low is None else low, batch
+    )
     if low is not None:
         gradient = jax.tree.map(lambda leaf, master: leaf.astype(master.dtype), gradient, net)
     updates, state = run.recipe.optimiser(run.num_steps).update(gradient, state, net)
@@ -183,7 +205,10 @@ def _step(lab: Laboratory, key: PRNGKeyArray, carry: tuple[Carry, Any], step: Ar
         average = optax.incremental_update(net, average, 1 - getattr(run.recipe, "ema", 0.0))
     fails = (diverged_at < 0) & ~jnp.isfinite(loss)
     total = jnp.where(step % (run.num_steps // run.num_evals) == 0, 0, total) + loss
-    return (Carry(net, state, average, jnp.where(fails, step, diverged_at), total), low_copy(run, net)), None
+    return (
+        Carry(net, state, average, jnp.where(fails, step, diverged_at), total),
+        low_copy(run, net),
+    ), None
 
 
 def _loss(run: Run, net: Any, batch: Batch) -> Array:
@@ -208,15 +233,22 @@ def _scores(lab: Laboratory, labels: Any, key: PRNGKeyArray) -> dict[str, Array]
     seen = lab.look(keys[3], rows)
     scores = {}
     for metric, values in jax.vmap(lab.family.score)(seen.prediction, seen.batch.y).items():
-        for (side, (_, groups, picked)), of_side in zip(sides.items(), values.reshape(-1, n), strict=True):
+        for (side, (_, groups, picked)), of_side in zip(
+            sides.items(), values.reshape(-1, n), strict=True
+        ):
             scores[f"{side}/{metric}"] = of_side.mean()
             for group, value in labels["beyond" if side == "extrapolation" else "table"]:
                 member = groups[group][picked] == value
                 mean = jnp.where(member, of_side, 0).sum() / member.sum()
-                scores[f"{side}/{group}={value}/{metric}"] = mean  # NaN where no such task was picked
+                scores[f"{side}/{group}={value}/{metric}"] = (
+                    mean  # NaN where no such task was picked
+                )
                 scores[f"{side}/{group}={value}/num_tasks"] = member.sum()
     seen_activations = {name: h[:n] for name, h in seen.activations.items()}
-    scores |= {f"activity/{name}": value for name, value in activity.measure(lab.net, seen_activations).items()}
+    scores |= {
+        f"activity/{name}": value
+        for name, value in activity.measure(lab.net, seen_activations).items()
+    }
     for diagnostic in lab.run.diagnostics:
         name = label(diagnostic)
         measured = diagnostic.measure(stream(key, f"diagnostic/{name}"), lab)
@@ -235,7 +267,9 @@ def labels_of(shared: Shared) -> Labels:
     """The values of the groups of a family's tables."""
 
     def pairs(groups):
-        return tuple((name, int(value)) for name, values in groups.items() for value in np.unique(values))
+        return tuple(
+            (name, int(value)) for name, values in groups.items() for value in np.unique(values)
+        )
 
     return Labels(table=pairs(shared.groups), beyond=pairs(shared.beyond_groups))
 
@@ -248,22 +282,32 @@ class Compiled(NamedTuple):
     evaluate: Any
 
 
-def compiled(blank: Run, labels: Labels, leaves: tuple[jax.ShapeDtypeStruct, ...], tree: Any) -> Compiled:
+def compiled(
+    blank: Run, labels: Labels, leaves: tuple[jax.ShapeDtypeStruct, ...], tree: Any
+) -> Compiled:
     """The functions of one structure, for all runs of a call, compiled for arguments of such shapes."""
     return _compiled(json.dumps(to_json(blank)), blank, labels, leaves, tree)
 
 
 # The text holds the hashes of the user's classes: in a notebook, what they use may change while they stay the same.
 @functools.lru_cache(maxsize=32)
-def _compiled(_: str, blank: Run, labels: Labels, leaves: tuple[jax.ShapeDtypeStruct, ...], tree: Any) -> Compiled:
+def _compiled(
+    _: str, blank: Run, labels: Labels, leaves: tuple[jax.ShapeDtypeStruct, ...], tree: Any
+) -> Compiled:
     device.keep_programs()
     shared, inputs = jax.tree.unflatten(tree, leaves)
     start = device.over_runs(functools.partial(_start, blank), (None, 0))
-    advance = device.over_runs(functools.partial(_advance, blank), (None, 0, 0, 0, None, None), donated=3)
+    advance = device.over_runs(
+        functools.partial(_advance, blank), (None, 0, 0, 0, None, None), donated=3
+    )
     evaluate = device.over_runs(functools.partial(_evaluate, blank, labels), (None, 0, 0, 0, None))
     number = jax.ShapeDtypeStruct((), np.int32)
     trained = (shared, inputs, *jax.eval_shape(start, shared, inputs))
-    lowered = start.lower(shared, inputs), advance.lower(*trained, number, number), evaluate.lower(*trained, number)
+    lowered = (
+        start.lower(shared, inputs),
+        advance.lower(*trained, number, number),
+        evaluate.lower(*trained, number),
+    )
     return Compiled(*(one.compile(compiler_options=device.compiler_options()) for one in lowered))
 
 

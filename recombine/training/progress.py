@@ -22,13 +22,20 @@ class Display:
     """Shows a bar on an interactive terminal, plain lines elsewhere, and nothing unless asked; keeps the status."""
 
     def __init__(
-        self, num_runs: int, num_finished: int, expected: Mapping[Any, float], shown: bool, folder: Path | None = None
+        self,
+        num_runs: int,
+        num_finished: int,
+        expected: Mapping[Any, float],
+        shown: bool,
+        folder: Path | None = None,
     ):
         self.num_runs, self.num_finished, self.shown = num_runs, num_finished, shown
         self.expected, self.total = expected, sum(expected.values())
         self.done: dict[Any, float] = {}  # of each chunk's expected seconds
         self.before: dict[Any, float] = {}  # the part of a chunk that another process had trained
-        self.steps: dict[Any, int] = {}  # of all runs of each chunk together: less those of another process
+        self.steps: dict[
+            Any, int
+        ] = {}  # of all runs of each chunk together: less those of another process
         self.trained: dict[Any, int] = {}  # and those that are trained
         self.clock = time.perf_counter()
         self.paces = collections.deque([(self.clock, 0)])
@@ -37,7 +44,10 @@ class Display:
 
     def __enter__(self) -> "Display":
         if self.num_finished and self.shown:
-            print_line(f"{self.num_finished} of {self.num_runs} runs are finished already: reused", stderr=True)
+            print_line(
+                f"{self.num_finished} of {self.num_runs} runs are finished already: reused",
+                stderr=True,
+            )
         self.bar.start()
         return self
 
@@ -46,7 +56,9 @@ class Display:
         failed = kind is not None or bool(self.status.told["failures"])
         state = "failed" if failed else "finished"
         self.status.now.clear()
-        self.status.write(now=True, state="stopped" if kind is KeyboardInterrupt else state, left=None)
+        self.status.write(
+            now=True, state="stopped" if kind is KeyboardInterrupt else state, left=None
+        )
 
     def note(self, text: str) -> None:
         """Print a note, also where no progress is shown, and keep it for `recombine watch`."""
@@ -72,7 +84,9 @@ class Display:
             "num_steps": progress.num_steps,
             "score": progress.score,
         }
-        if progress.phase == "resuming":  # what another process did says nothing about this one's pace
+        if (
+            progress.phase == "resuming"
+        ):  # what another process did says nothing about this one's pace
             self.before[chunk] = progress.fraction
             self.steps[chunk] = -progress.step * progress.num_runs
             self.total -= self.expected.get(chunk, 0.0) * progress.fraction
@@ -103,7 +117,9 @@ class Display:
         self.done[chunk] = self.expected.get(chunk, 0.0) * (fraction - self.before.get(chunk, 0.0))
         done, now = sum(self.done.values()), time.perf_counter()
         self.bar.total = self.total  # it changes when a chunk is resumed
-        self.bar.update(f"{text}, {duration(self.time_left(done))} left", done, at_once=fraction in (0, 1))
+        self.bar.update(
+            f"{text}, {duration(self.time_left(done))} left", done, at_once=fraction in (0, 1)
+        )
         steps = sum(self.steps.values()) + sum(self.trained.values())
         if now - self.paces[-1][0] >= 1:
             self.paces.append((now, steps))
@@ -121,6 +137,8 @@ def expected_seconds(chunks: Iterable[Any], cost: Any) -> dict[Any, float]:
     found = {}
     for chunk in chunks:
         kind = structure(chunk.runs[0])
-        found[chunk] = cost.chunk(chunk.runs, chunk.width) + (0 if kind in known else cost.compile_seconds)
+        found[chunk] = cost.chunk(chunk.runs, chunk.width) + (
+            0 if kind in known else cost.compile_seconds
+        )
         known.add(kind)
     return found

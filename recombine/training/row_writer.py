@@ -15,7 +15,9 @@ from recombine.basics.errors import InputError
 from recombine.storage.table import Table
 from recombine.training import checkpoint
 
-MAX_PARTS = 64  # files of rows; more are put into one, so that a table of thousands of runs opens at once
+MAX_PARTS = (
+    64  # files of rows; more are put into one, so that a table of thousands of runs opens at once
+)
 
 
 class Writer:
@@ -41,7 +43,11 @@ class Writer:
         if self.table is None:
             return None
         path = self.table.path
-        return path.with_name(f".{path.name}.checkpoints") if self.table.packed else path / "checkpoints"
+        return (
+            path.with_name(f".{path.name}.checkpoints")
+            if self.table.packed
+            else path / "checkpoints"
+        )
 
     @contextlib.contextmanager
     def writing(self, tell: Callable[[str], None]) -> Iterator[None]:
@@ -76,7 +82,9 @@ class Writer:
                 checkpoint.forget(self.checkpoints, self.before | self.written)
 
     def _compact(self) -> None:
-        with contextlib.suppress(OSError, InputError):  # a disk that is nearly full, a damaged part: later, then
+        with contextlib.suppress(
+            OSError, InputError
+        ):  # a disk that is nearly full, a damaged part: later, then
             if self.table is not None:
                 self.table.compact()
 
@@ -108,7 +116,9 @@ class Writer:
                 self.mirror(rows)
             except Exception as error:
                 self.mirror = None
-                self.tell(f"the mirror gets no more rows, the table has them all ({type(error).__name__}: {error})")
+                self.tell(
+                    f"the mirror gets no more rows, the table has them all ({type(error).__name__}: {error})"
+                )
 
     @property
     def _place(self) -> Path | str:
@@ -141,7 +151,9 @@ def hold(table: Table, stack: contextlib.ExitStack) -> InputError | None:
         return error
     except OSError as error:
         return InputError(f"cannot write to {table.path} ({_reason(error)}): name another --out")
-    with contextlib.suppress(OSError, InputError):  # a disk that is nearly full, a damaged part: later, then
+    with contextlib.suppress(
+        OSError, InputError
+    ):  # a disk that is nearly full, a damaged part: later, then
         table.compact()
     return None
 

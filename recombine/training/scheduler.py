@@ -22,7 +22,15 @@ from recombine.storage.table import Table
 from recombine.sweeps.code_hash import of_package
 from recombine.sweeps.run import Run, identity, structure
 from recombine.training import cost, device, trainer
-from recombine.training.chunk import MAX_WIDTH, Chunk, Watch, chunk_rows, cut, fit_chunk, remote_rows
+from recombine.training.chunk import (
+    MAX_WIDTH,
+    Chunk,
+    Watch,
+    chunk_rows,
+    cut,
+    fit_chunk,
+    remote_rows,
+)
 from recombine.training.executors import remote
 from recombine.training.fitted import Fitted
 from recombine.training.progress import Display, expected_seconds
@@ -117,7 +125,9 @@ def complete(
         if not plan.chunks:
             if problem is None:
                 writer.tidy()
-            with Display(len(plan.finished), len(plan.finished), {}, shown) as display:  # says that all is there
+            with Display(
+                len(plan.finished), len(plan.finished), {}, shown
+            ) as display:  # says that all is there
                 return Outcome(_reused(runs, plan, writer, display), 0)
         if not new:
             splits = check_runs(run for chunk in plan.chunks for run in chunk.runs)
@@ -128,7 +138,9 @@ def complete(
         names = {identity(run) for run in runs}
         folder = None if table is None or table.packed else table.path
         expected = expected_seconds(plan.chunks, cost.load()) if shown or folder else {}
-        display = stack.enter_context(Display(len(names), len(names & plan.finished), expected, shown, folder))
+        display = stack.enter_context(
+            Display(len(names), len(names & plan.finished), expected, shown, folder)
+        )
         if names & plan.written:
             _reused([run for run in runs if identity(run) in plan.written], plan, writer, display)
         writer.tidy()
@@ -139,7 +151,10 @@ def complete(
     rows = _ordered(writer.rows(), runs)
     missing = len(names - set(rows["run"]))
     place = "" if table is None else table.path
-    require(missing == 0, f"{missing} runs are not in {place}: it was changed meanwhile; run the same command again")
+    require(
+        missing == 0,
+        f"{missing} runs are not in {place}: it was changed meanwhile; run the same command again",
+    )
     return Outcome(rows, len(names - plan.finished))
 
 
@@ -167,7 +182,11 @@ def _plan(runs: list[Run], table: Table | None, keep: Path | None, max_width: in
         # Rows depend on the width in their last digits: what was begun with one width is finished with it.
         max_width = table.meta().get("max_width")
     if max_width is None:
-        max_width = max(MAX_WIDTH, device.num_cores()) if device.on_cpu() else MAX_WIDTH_GPU * device.num_devices()
+        max_width = (
+            max(MAX_WIDTH, device.num_cores())
+            if device.on_cpu()
+            else MAX_WIDTH_GPU * device.num_devices()
+        )
     rows = pd.DataFrame({"run": []}) if table is None else table.read()
     written = set(rows["run"]) if len(rows) else set()
     # A run whose network is wanted but was not kept is trained again; its rows stay the ones that it has.
@@ -180,24 +199,35 @@ def _note(table: Table, notes: dict[str, Any]) -> None:
     try:
         table.note(**notes)
     except OSError as error:
-        raise InputError(f"cannot write results to {table.path} ({error.strerror}): free some space there") from error
+        raise InputError(
+            f"cannot write results to {table.path} ({error.strerror}): free some space there"
+        ) from error
 
 
 def _folder(keep: str | Path) -> Path:
     try:
         Path(keep).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot keep networks in {keep} ({error.strerror}): name another folder") from error
+        raise InputError(
+            f"cannot keep networks in {keep} ({error.strerror}): name another folder"
+        ) from error
     return Path(keep).absolute()
 
 
 def _record(
-    plan: Plan, splits: Splits | None, keep: Path | None, executor: Executor | None, writer: Writer, display: Display
+    plan: Plan,
+    splits: Splits | None,
+    keep: Path | None,
+    executor: Executor | None,
+    writer: Writer,
+    display: Display,
 ) -> None:
     """Write the rows of chunks as they come; errors are raised at the end, so that the rest is written first."""
     failed: list[tuple[Chunk, Exception]] = []
     with writer.writing(display.note):
-        for chunk, outcome in _outcomes(plan.chunks, splits, keep, executor, writer.checkpoints, display.update):
+        for chunk, outcome in _outcomes(
+            plan.chunks, splits, keep, executor, writer.checkpoints, display.update
+        ):
             if isinstance(outcome, Exception):
                 failed.append((chunk, outcome))
                 display.fail(chunk, outcome)
@@ -208,7 +238,9 @@ def _record(
     for _, error in failed:
         if len(failed) < len(plan.chunks) and isinstance(error, InputError):
             num_runs = sum(len(chunk.runs) for chunk, _ in failed)
-            raise InputError(f"{counted(num_runs, 'run')} failed, the others are trained: {error}") from error
+            raise InputError(
+                f"{counted(num_runs, 'run')} failed, the others are trained: {error}"
+            ) from error
         raise error
 
 
@@ -232,7 +264,8 @@ def _outcomes(
     places = (None if path is None else str(path.absolute()) for path in (keep, folder))
     keep_, folder_ = places
     futures = {
-        executor.submit(remote_rows, remote.pack(chunk.runs), chunk.width, keep_, folder_): chunk for chunk in chunks
+        executor.submit(remote_rows, remote.pack(chunk.runs), chunk.width, keep_, folder_): chunk
+        for chunk in chunks
     }
     for future in concurrent.futures.as_completed(futures):
         error = future.exception()
@@ -247,7 +280,11 @@ def _tell_mixed(rows: pd.DataFrame, display: Display) -> None:
     now = {"JAX": jax.__version__, "code": of_package(), "device": jax.devices()[0].device_kind}
     for word, value in now.items():
         name = f"meta/{word.lower()}"
-        made = last[name].fillna("unknown").astype(str) if name in last else pd.Series(["unknown"] * len(last))
+        made = (
+            last[name].fillna("unknown").astype(str)
+            if name in last
+            else pd.Series(["unknown"] * len(last))
+        )
         others = made[made != value]
         if len(others):
             display.note(
@@ -264,7 +301,9 @@ def _ordered(rows: pd.DataFrame, runs: list[Run]) -> pd.DataFrame:
     return rows.iloc[order].reset_index(drop=True)
 
 
-def _prepared(chunks: list[Chunk], splits: Splits | None) -> Iterator[tuple[Chunk, Future[trainer.Ready] | None]]:
+def _prepared(
+    chunks: list[Chunk], splits: Splits | None
+) -> Iterator[tuple[Chunk, Future[trainer.Ready] | None]]:
     """The chunks in order, each structure's program compiled before, while earlier ones train."""
     num_compilers = device.num_compilers()
     pool = concurrent.futures.ThreadPoolExecutor(num_compilers)
@@ -277,7 +316,10 @@ def _prepared(chunks: list[Chunk], splits: Splits | None) -> Iterator[tuple[Chun
         for chunk in chunks:
             count = num_compilers + 1 - len(ready)
             following, waiting = waiting[:count], waiting[count:]
-            ready |= {each: pool.submit(trainer.prepare, list(each.runs), each.width, splits) for each in following}
+            ready |= {
+                each: pool.submit(trainer.prepare, list(each.runs), each.width, splits)
+                for each in following
+            }
             yield chunk, ready.pop(chunk, None)
     finally:
         pool.shutdown(cancel_futures=True)  # one that compiles is waited for: it cannot be stopped

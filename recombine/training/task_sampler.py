@@ -47,13 +47,19 @@ class Laboratory:
             task = self.family.weigh(keys[0], row)
             x, y = self.family.sample(self.world, keys[1], task, num_points)
             examples = examples_of(self.family, self.world, task)
-            return Batch(x, y, self.encoding.encode(self.setting.encoding, keys[2], task, examples), task)
+            return Batch(
+                x, y, self.encoding.encode(self.setting.encoding, keys[2], task, examples), task
+            )
 
         return jax.vmap(one)(jax.random.split(key, (rows.shape[0], 3)), rows)
 
     def pick(self, key: PRNGKeyArray, part: Part, n: int) -> Int[Array, " n"]:
         """n tasks of a part, as rows of the table, as evenly as possible: none twice before each was picked once."""
-        first, count = (0, self.split.num_train) if part == "train" else (self.split.num_train, self.split.num_test)
+        first, count = (
+            (0, self.split.num_train)
+            if part == "train"
+            else (self.split.num_train, self.split.num_test)
+        )
         offset = below(key, count, ())
         # The split's order is random already, so a window of it is a fair draw without replacement.
         return self.split.order[first + (offset + jnp.arange(n)) % count]
@@ -61,7 +67,11 @@ class Laboratory:
     def look(self, key: PRNGKeyArray, rows: Array, net: Any = None) -> Observation:
         """Fresh samples of the given rows, and what a network makes of them."""
         batch = self.draw(key, rows, self.run.num_eval_points)
-        at_once = self.run.num_points if getattr(self.run.model, "together", False) else self.run.num_eval_points
+        at_once = (
+            self.run.num_points
+            if getattr(self.run.model, "together", False)
+            else self.run.num_eval_points
+        )
         return Observation(batch, *predict(self.net if net is None else net, batch, at_once))
 
     def observe(self, key: PRNGKeyArray, part: Part, n: int, net: Any = None) -> Observation:
@@ -78,7 +88,9 @@ def predict(net: Any, batch: Batch, at_once: int | None = None) -> tuple[Any, di
     tasks, n = jax.tree.leaves(batch.x)[0].shape[:2]
     at_once = at_once or n
     x = jax.tree.map(lambda leaf: leaf.reshape(-1, at_once, *leaf.shape[2:]), batch.x)
-    found = (net.many if hasattr(net, "many") else jax.vmap(net))(x, jnp.repeat(batch.code, n // at_once, axis=0))
+    found = (net.many if hasattr(net, "many") else jax.vmap(net))(
+        x, jnp.repeat(batch.code, n // at_once, axis=0)
+    )
     return jax.tree.map(lambda leaf: leaf.reshape(tasks, -1, *leaf.shape[2:]), found)
 
 
@@ -99,7 +111,9 @@ def split_key(run: Run) -> tuple[Any, ...]:
 def split_all(runs: Iterable[Run]) -> Splits:
     """The split of every run, each made once."""
     kinds = {split_key(run): run for run in runs}
-    modules = {family: family.modules(family.tasks()) for family in {run.family for run in kinds.values()}}
+    modules = {
+        family: family.modules(family.tasks()) for family in {run.family for run in kinds.values()}
+    }
     return {key: make_split(run, modules[run.family]) for key, run in kinds.items()}
 
 
@@ -121,9 +135,16 @@ def make_split(run: Run, modules: np.ndarray) -> tuple[Split, dict[str, Any]]:
     place = np.array([2, 0, 1])[parts.astype(int)]  # train, then test, then unused
     order = order[np.argsort(place[order], kind="stable")]
     num_train, num_test = int((parts == 1).sum()), int((parts == 2).sum())
-    require(num_train > 0 and num_test > 0, f"{name} leaves no {'train' if not num_train else 'test'} task")
+    require(
+        num_train > 0 and num_test > 0,
+        f"{name} leaves no {'train' if not num_train else 'test'} task",
+    )
     facts = conditions.describe(modules[parts == 1], modules[parts == 2])
-    facts |= {"num_train": num_train, "num_test": num_test, "frac_test": num_test / (num_train + num_test)}
+    facts |= {
+        "num_train": num_train,
+        "num_test": num_test,
+        "frac_test": num_test / (num_train + num_test),
+    }
     split: Any = (order.astype(np.int32), np.int32(num_train), np.int32(num_test))
     return Split(*split), {f"support/{name}": value for name, value in facts.items()}
 

@@ -20,7 +20,14 @@ from recombine.sweeps.run import Run, knobs, structure
 from recombine.training import device, program
 from recombine.training.checkpoint import NONE, Checkpoint
 from recombine.training.program import Inputs
-from recombine.training.task_sampler import Setting, Shared, Splits, make_shared, split_all, split_key
+from recombine.training.task_sampler import (
+    Setting,
+    Shared,
+    Splits,
+    make_shared,
+    split_all,
+    split_key,
+)
 
 
 class Progress(NamedTuple):
@@ -67,7 +74,10 @@ def prepare(runs: list[Run], width: int | None = None, splits: Splits | None = N
     clock = time.perf_counter()
     first, width = runs[0], width or len(runs)
     blank = structure(first)
-    require(all(structure(run) == blank for run in runs), "the runs of one chunk must share their structure")
+    require(
+        all(structure(run) == blank for run in runs),
+        "the runs of one chunk must share their structure",
+    )
     shared = make_shared(first.family)
     splits = split_all(runs) if splits is None else splits
     orders, facts = zip(*(splits[split_key(run)] for run in runs), strict=True)
@@ -117,11 +127,19 @@ def train_chunk(
     parts = [part for part in (runs[:half], runs[half:]) if part]
 
     def share(place: int) -> Watch:
-        return lambda progress: watch(progress._replace(fraction=(place + progress.fraction) / len(parts)))
+        return lambda progress: watch(
+            progress._replace(fraction=(place + progress.fraction) / len(parts))
+        )
 
     # The rows of both halves are written together: until then, the first one's end is worth keeping.
-    halves = [train_chunk(part, half, share(place), None, folder, True, splits) for place, part in enumerate(parts)]
-    return _join(halves, f"out of memory with {width} runs at once: trained {max(halves[0].widths)} at a time")
+    halves = [
+        train_chunk(part, half, share(place), None, folder, True, splits)
+        for place, part in enumerate(parts)
+    ]
+    return _join(
+        halves,
+        f"out of memory with {width} runs at once: trained {max(halves[0].widths)} at a time",
+    )
 
 
 def _awaited(ready: Future[Ready]) -> Ready:
@@ -130,7 +148,9 @@ def _awaited(ready: Future[Ready]) -> Ready:
     return ready.result()._replace(compile_seconds=time.perf_counter() - clock)
 
 
-def advance(ready: Ready, watch: Watch = lambda _: None, checkpoint: Checkpoint = NONE, leave: bool = False) -> Trained:
+def advance(
+    ready: Ready, watch: Watch = lambda _: None, checkpoint: Checkpoint = NONE, leave: bool = False
+) -> Trained:
     """Train a chunk that is ready, on from where its checkpoint stands; with `leave`, its end is a checkpoint too."""
     first, num_runs = ready.runs[0], len(ready.runs)
     settings, carries = _begin(ready)
@@ -141,7 +161,16 @@ def advance(ready: Ready, watch: Watch = lambda _: None, checkpoint: Checkpoint 
         at, before, history, saved = found
         carries.clear()  # the device may have no room for both
         carries += [device.put(carry, stacked=True) for carry in saved]
-        watch(Progress("resuming", at * stride, first.num_steps, num_runs, _score(history, num_runs), at / num_strides))
+        watch(
+            Progress(
+                "resuming",
+                at * stride,
+                first.num_steps,
+                num_runs,
+                _score(history, num_runs),
+                at / num_strides,
+            )
+        )
     # Calls are short enough for progress and checkpoints; the first ones find out how long a stride takes.
     clock, count, longest = time.perf_counter(), 1, min(10.0, checkpoint.every / 3)
     while at < num_strides:
@@ -153,7 +182,11 @@ def advance(ready: Ready, watch: Watch = lambda _: None, checkpoint: Checkpoint 
             carry = ready.program.advance(*given, carries[i], jnp.int32(begin), jnp.int32(count))
             carries[i] = jax.block_until_ready(carry)
             index = jnp.int32(begin // between)
-            return jax.device_get(ready.program.evaluate(*given, carries[i], index)) if evaluates else None
+            return (
+                jax.device_get(ready.program.evaluate(*given, carries[i], index))
+                if evaluates
+                else None
+            )
 
         began = time.perf_counter()
         scores = device.side_by_side(call, range(len(carries)))
@@ -164,16 +197,34 @@ def advance(ready: Ready, watch: Watch = lambda _: None, checkpoint: Checkpoint 
         seconds = before + time.perf_counter() - clock
         if checkpoint.due() if at < num_strides else leave and seconds > checkpoint.every:
             checkpoint.save(at, seconds, history, carries)
-        watch(Progress("training", at * stride, first.num_steps, num_runs, _score(history, num_runs), at / num_strides))
+        watch(
+            Progress(
+                "training",
+                at * stride,
+                first.num_steps,
+                num_runs,
+                _score(history, num_runs),
+                at / num_strides,
+            )
+        )
     nets = [carry.net if carry.average is None else carry.average for carry in carries]
     stacked = jax.device_get((_stack(nets), _stack(settings)))
     net, setting = jax.tree.map(lambda leaf: leaf[:num_runs], stacked)  # without the padding
     seconds = before + time.perf_counter() - clock
-    return Trained(_rows(ready, history), net, setting, ready.compile_seconds, seconds, [ready.width] * num_runs)
+    return Trained(
+        _rows(ready, history),
+        net,
+        setting,
+        ready.compile_seconds,
+        seconds,
+        [ready.width] * num_runs,
+    )
 
 
 def _begin(ready: Ready) -> tuple[list[Any], list[Any]]:
-    states = device.side_by_side(lambda inputs: ready.program.start(ready.shared, inputs), ready.lanes)
+    states = device.side_by_side(
+        lambda inputs: ready.program.start(ready.shared, inputs), ready.lanes
+    )
     settings, carries = zip(*jax.block_until_ready(states), strict=True)
     return list(settings), list(carries)
 
@@ -182,14 +233,18 @@ def _score(history: list[dict[str, np.ndarray]], num_runs: int) -> float | None:
     if not history:
         return None
     last = history[-1]
-    return float(np.mean(last.get("test/r2", last.get("test/accuracy", last["test/loss"]))[:num_runs]))
+    return float(
+        np.mean(last.get("test/r2", last.get("test/accuracy", last["test/loss"]))[:num_runs])
+    )
 
 
 def _rows(ready: Ready, history: list[dict[str, np.ndarray]]) -> list[list[dict[str, Any]]]:
     between = ready.runs[0].num_steps // ready.runs[0].num_evals
     return [
         [
-            {"step": (index + 1) * between} | fact | {name: values[i] for name, values in columns.items()}
+            {"step": (index + 1) * between}
+            | fact
+            | {name: values[i] for name, values in columns.items()}
             for index, columns in enumerate(history)
         ]
         for i, fact in enumerate(ready.facts)
@@ -198,7 +253,9 @@ def _rows(ready: Ready, history: list[dict[str, np.ndarray]]) -> list[list[dict[
 
 def _stack(trees: list[Any]) -> Any:
     """Trees that hold some runs each, as one tree that holds them all."""
-    return trees[0] if len(trees) == 1 else jax.tree.map(lambda *leaves: _concatenate(leaves), *trees)
+    return (
+        trees[0] if len(trees) == 1 else jax.tree.map(lambda *leaves: _concatenate(leaves), *trees)
+    )
 
 
 def _concatenate(leaves: Sequence[Any]) -> Any:
@@ -207,9 +264,13 @@ def _concatenate(leaves: Sequence[Any]) -> Any:
 
 
 def _join(halves: list[Trained], note: str) -> Trained:
-    rows, widths = ([item for half in halves for item in getattr(half, name)] for name in ("rows", "widths"))
+    rows, widths = (
+        [item for half in halves for item in getattr(half, name)] for name in ("rows", "widths")
+    )
     net, setting = (_stack([getattr(half, name) for half in halves]) for name in ("net", "setting"))
-    compile_seconds, seconds = (sum(getattr(half, name) for half in halves) for name in ("compile_seconds", "seconds"))
+    compile_seconds, seconds = (
+        sum(getattr(half, name) for half in halves) for name in ("compile_seconds", "seconds")
+    )
     return Trained(rows, net, setting, compile_seconds, seconds, widths, note)
 
 

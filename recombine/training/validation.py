@@ -28,7 +28,10 @@ def check_runs(runs: Iterable[Run]) -> Splits:
     runs = list(runs)
     limit = device.total_bytes()
     for run in {structure(run): run for run in runs}.values():
-        require(run.num_steps <= MAX_STEPS, f"num_steps={run.num_steps} is more than the {MAX_STEPS} that are counted")
+        require(
+            run.num_steps <= MAX_STEPS,
+            f"num_steps={run.num_steps} is more than the {MAX_STEPS} that are counted",
+        )
         try:
             drawn, needs = _drawn_bytes(run), program.least_bytes(run)
         except InputError:

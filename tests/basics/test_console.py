@@ -8,7 +8,15 @@ from types import SimpleNamespace
 import pytest
 
 from recombine.basics import console
-from recombine.basics.console import Meter, ProgressBar, command_progress, duration, print_line, say, warn
+from recombine.basics.console import (
+    Meter,
+    ProgressBar,
+    command_progress,
+    duration,
+    print_line,
+    say,
+    warn,
+)
 
 MARKUP = "a [bold]word[/bold] :cat:" + " and a long line" * 20
 
@@ -43,7 +51,9 @@ def terminal(capsys, monkeypatch) -> Terminal:
     monkeypatch.setenv("FORCE_COLOR", "1")  # for rich, any stream is a terminal
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr(console, "sys", SimpleNamespace(stderr=SimpleNamespace(isatty=lambda: True)))
+    monkeypatch.setattr(
+        console, "sys", SimpleNamespace(stderr=SimpleNamespace(isatty=lambda: True))
+    )
     return Terminal(capsys)
 
 
@@ -95,7 +105,11 @@ def test_a_log_gets_a_line_now_and_then(clock, capsys):
 
 
 def test_nothing_is_printed_unless_shown(terminal):
-    with ProgressBar(2, shown=False) as bar, Meter("steps", 2, shown=False) as meter, command_progress(False) as step:
+    with (
+        ProgressBar(2, shown=False) as bar,
+        Meter("steps", 2, shown=False) as meter,
+        command_progress(False) as step,
+    ):
         bar.update("a", 1, at_once=True)
         meter.advance()
         step("a", 1, 2)
@@ -165,7 +179,9 @@ def test_steps_of_a_command_leave_nothing_on_the_terminal(terminal):
         step("writing", 2, 2)
     text = terminal.text()
     assert text.index("reading, 1 of 2") < text.index("writing, 2 of 2")
-    assert re.search(r"\x1b\[2K\s*$", terminal.codes().replace("\x1b[?25h", "")), "the line is erased"
+    assert re.search(r"\x1b\[2K\s*$", terminal.codes().replace("\x1b[?25h", "")), (
+        "the line is erased"
+    )
 
 
 def test_a_meter_appears_after_two_seconds_and_then_every_ten(clock, capsys):

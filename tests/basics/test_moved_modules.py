@@ -163,7 +163,9 @@ except ImportError as error:
 
 def test_a_file_with_old_imports_works_and_is_told_the_new_names(tmp_path):
     (tmp_path / "mine.py").write_text(FILE)
-    done = subprocess.run([sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "recombine.families is now recombine.parts.families" in done.stderr
     assert "recombine.run is now recombine.sweeps.run" in done.stderr

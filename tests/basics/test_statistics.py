@@ -23,7 +23,9 @@ def test_intervals():
 
 def frame(*values):
     """Two cells for each seed: a value and ten times it."""
-    return pd.DataFrame([{"seed": s, "cell": c, "r2": v * 10**c} for s, v in enumerate(values) for c in (0, 1)])
+    return pd.DataFrame(
+        [{"seed": s, "cell": c, "r2": v * 10**c} for s, v in enumerate(values) for c in (0, 1)]
+    )
 
 
 def gap(rows):
@@ -80,7 +82,10 @@ def test_auroc_by_hand():
     assert auroc([4, 3, 2, 1], [False, False, True, True]) == 0
     # Of four pairs of a failure and a success, three are in the right order and one is a tie.
     assert auroc([1, 2, 2, 3], [False, False, True, True]) == 3.5 / 4
-    assert auroc(pd.Series([1, 2, 2, 3], index=[7, 7, 8, 9]), pd.Series([0.0, 0.0, 1.0, 1.0])) == 3.5 / 4
+    assert (
+        auroc(pd.Series([1, 2, 2, 3], index=[7, 7, 8, 9]), pd.Series([0.0, 0.0, 1.0, 1.0]))
+        == 3.5 / 4
+    )
     assert auroc([-np.inf, 2, 2, np.inf], [False, False, True, True]) == 3.5 / 4
 
 
@@ -92,9 +97,13 @@ def test_rank_correlation_by_hand():
     assert rank_correlation([1, 2, 3], [1, 10, 1e9]) == pytest.approx(1)
     assert rank_correlation([1, 2, 3, np.inf], [1, 10, 1e9, -np.inf]) == pytest.approx(-0.2)
     # Ranks 1, 2.5, 2.5, 4 and 1, 3, 2, 4: the covariance is 4.5 / 4, the variances are 4.5 / 4 and 5 / 4.
-    assert rank_correlation([1, 2, 2, 4], [10, 30, 20, 40]) == pytest.approx(4.5 / math.sqrt(4.5 * 5))
+    assert rank_correlation([1, 2, 2, 4], [10, 30, 20, 40]) == pytest.approx(
+        4.5 / math.sqrt(4.5 * 5)
+    )
     one, other = pd.Series([1, 2, 2, 4], index=[7, 7, 8, 9]), pd.Series([10, 30, 20, 40])
-    assert rank_correlation(one, other) == pytest.approx(4.5 / math.sqrt(4.5 * 5)), "by place, not by index"
+    assert rank_correlation(one, other) == pytest.approx(4.5 / math.sqrt(4.5 * 5)), (
+        "by place, not by index"
+    )
 
 
 @pytest.mark.parametrize("num_values", [3, 30, 1000])

@@ -64,9 +64,24 @@ def test_a_users_file_runs_resumes_and_reports(call, tiny, tmp_path):
     code, out, _ = call("run", tiny, "--out", "rows", "--json")
     result = json.loads(out)
     assert code == 0
-    answered = {"experiment", "out", "runs", "programs", "seconds", "summary", "activity", "warnings", "rows"}
+    answered = {
+        "experiment",
+        "out",
+        "runs",
+        "programs",
+        "seconds",
+        "summary",
+        "activity",
+        "warnings",
+        "rows",
+    }
     assert set(result) == answered
-    assert (result["experiment"], result["runs"], result["programs"], result["rows"]) == ("tiny", 4, 1, 8)
+    assert (result["experiment"], result["runs"], result["programs"], result["rows"]) == (
+        "tiny",
+        4,
+        1,
+        8,
+    )
     assert list(result["summary"]) == ["best"]
     before = sorted((tmp_path / "rows").rglob("*.parquet"))
     code, out, err = call("run", tiny, "--out", "rows")
@@ -93,7 +108,12 @@ def test_unit_activity_is_in_the_output_and_on_the_page(call, tiny, monkeypatch)
     assert f"recombine: {warning}" in err.splitlines()
     code, out, err = call("run", tiny, "--out", "rows")
     assert code == 0
-    assert out.index("best: ") < out.index("Dead units: ") < out.index(warning) < out.index("4 runs in 1 program")
+    assert (
+        out.index("best: ")
+        < out.index("Dead units: ")
+        < out.index(warning)
+        < out.index("4 runs in 1 program")
+    )
     assert warning not in err, "said once"
     call("report", "rows")
     page = Path("rows/report.html").read_text()
@@ -135,7 +155,11 @@ def test_settings_seeds_and_packed_output(call, tiny, tmp_path):
 
 
 def test_what_is_finished_of_a_sweep_is_told_without_training(call, tiny):
-    refused(call("run", tiny, "--out", "part", "--finished"), "none of the 4 runs is finished", "leave out --finished")
+    refused(
+        call("run", tiny, "--out", "part", "--finished"),
+        "none of the 4 runs is finished",
+        "leave out --finished",
+    )
     assert call("run", tiny, "--out", "part", "--seeds", "1")[0] == 0
     code, out, err = call("run", tiny, "--out", "part", "--finished", "--json")
     result = json.loads(out)
@@ -144,7 +168,9 @@ def test_what_is_finished_of_a_sweep_is_told_without_training(call, tiny):
     _, out, err = call("run", tiny, "--out", "part", "--finished", "--seeds", "1", "--json")
     assert err == "", "all are there"
     assert result["seconds"] < 5, "the other runs are not trained"
-    Path(tiny).write_text(TINY.replace("frac_test=[", "model__widths=[(8, 8), (12, 8)], frac_test=["))
+    Path(tiny).write_text(
+        TINY.replace("frac_test=[", "model__widths=[(8, 8), (12, 8)], frac_test=[")
+    )
     result = json.loads(call("run", tiny, "--out", "part", "--finished", "--json")[1])
     assert (result["runs"], result["programs"]) == (2, 1), "programs of the runs that are there"
 
@@ -159,7 +185,9 @@ def test_a_users_own_part_is_checked_trained_and_set(call, tmp_path):
     code, out, _ = call("run", "own.py", "--set", "encoding=Doubled(factor=0.5)", "--json")
     assert code == 0
     assert json.loads(out)["out"] == "results/own-small"
-    (tmp_path / "own.py").write_text(OWN_PART.replace("return task * self.factor", "return task[0]"))
+    (tmp_path / "own.py").write_text(
+        OWN_PART.replace("return task * self.factor", "return task[0]")
+    )
     code, out, _ = call("check", "own.py")
     assert code == 1
     assert "BROKEN  Doubled" in out
@@ -191,11 +219,15 @@ def test_claims_come_from_the_committed_tables(call, tmp_path):
     found = json.loads(out)["claims"]
     assert code == 0
     assert {claim["experiment"] for claim in found} == set(catalogue.experiment_names())
-    assert {claim["experiment"] for claim in found if claim["verdict"] != "not yet run"} == {"quickstart"}
+    assert {claim["experiment"] for claim in found if claim["verdict"] != "not yet run"} == {
+        "quickstart"
+    }
     assert {claim["published"] for claim in found if claim["ours"]} == {"ours"}
     code, out, _ = call("claims", "quickstart", "--json")
     found = json.loads(out)["claims"]
-    width = next(claim for claim in found if (claim["experiment"], claim["name"]) == ("quickstart", "width"))
+    width = next(
+        claim for claim in found if (claim["experiment"], claim["name"]) == ("quickstart", "width")
+    )
     assert width["verdict"] == "reproduced"
     assert width["source"] == "arXiv 2507.07207, section 3"
     again = f"--scale {width['scale']} --out docs/results/quickstart.parquet"
@@ -210,7 +242,8 @@ def test_claims_come_from_the_committed_tables(call, tmp_path):
     assert re.findall(r"^(\w+): ", out, re.MULTILINE) == ["quickstart", "modularity"], "only these"
     total = " ".join(out.split("\n\n")[-1].split())
     assert re.search(
-        r"^4 published claims: \d rep.*; 1 control or question of our own: 1 .*; device time: .* on ", total
+        r"^4 published claims: \d rep.*; 1 control or question of our own: 1 .*; device time: .* on ",
+        total,
     )
 
 
@@ -261,7 +294,9 @@ def test_the_page_of_all_claims(call):
     assert (code, out) == (0, "Page: page.md\n")
     assert Path("page.md").read_text().startswith("# The record\n")
     Path("taken").mkdir()
-    refused(call("claims", "--page", "taken", "--results", "none"), "cannot write the page to taken")
+    refused(
+        call("claims", "--page", "taken", "--results", "none"), "cannot write the page to taken"
+    )
 
 
 def test_what_makes_no_claims_is_not_trained(call, tiny, tmp_path):
@@ -291,7 +326,10 @@ def test_no_arguments_help(call):
         (["run", "quickstart", "--set", "frac_test"], ["field=value"]),
         (["run", "quickstart", "--set", "family.num_hot=9"], ["num_hot=9", "num_modules=8"]),
         (["run", "quickstart", "--set", "encoding=Fewshot"], ["Fewshot", "FewShot"]),
-        (["run", "quickstart", "--set", "family.num_modules=16", "frac_test=0.99"], ["cannot connect 16 modules"]),
+        (
+            ["run", "quickstart", "--set", "family.num_modules=16", "frac_test=0.99"],
+            ["cannot connect 16 modules"],
+        ),
         (["run", "quickstart", "--seeds", "0"], ["seeds"]),
         (["report", "nowhere"], ["nowhere"]),
         (["claims", "quikstart"], ["quikstart", "quickstart"]),
@@ -332,7 +370,9 @@ def test_a_bad_file_is_told_in_one_line(call, tmp_path, text, words):
 
 
 def test_a_summary_that_fails_loses_nothing(call, tmp_path):
-    (tmp_path / "tiny.py").write_text(TINY.replace('rows["test/r2"].max()', 'rows["nothing"].max()'))
+    (tmp_path / "tiny.py").write_text(
+        TINY.replace('rows["test/r2"].max()', 'rows["nothing"].max()')
+    )
     code, out, err = call("run", "tiny.py", "--json")
     assert code == 0
     assert json.loads(out)["summary"] == {}
@@ -366,18 +406,28 @@ def test_rows_go_to_no_folder_of_something_else(call, tiny, tmp_path):
         (tmp_path / name / "thesis.md").write_text("mine")
         out = ["--out", name] if name == "notes" else []
         refused(call("run", tiny, *out), f"{name} is not empty", "name a new folder with --out")
-        assert [path.name for path in (tmp_path / name).iterdir()] == ["thesis.md"], "nothing was written"
+        assert [path.name for path in (tmp_path / name).iterdir()] == ["thesis.md"], (
+            "nothing was written"
+        )
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / ".gitkeep").touch()
     (tmp_path / "new" / "tensorboard").mkdir()  # what a run that was refused may leave
     assert call("run", tiny, "--out", "new", "--json")[0] == 0
     (tmp_path / "new" / "thesis.md").write_text("mine")
-    assert call("run", tiny, "--out", "new", "--json")[0] == 0, "a sweep's folder may hold other things too"
+    assert call("run", tiny, "--out", "new", "--json")[0] == 0, (
+        "a sweep's folder may hold other things too"
+    )
 
 
 @pytest.mark.parametrize("name", ["foo.csv", "foo.JSON", "foo.txt", "a/foo.md", "foo.PARQUET"])
 def test_a_file_name_does_not_become_a_folder(call, tiny, tmp_path, name):
-    refused(call("run", tiny, "--out", name), name, "would be a folder", f"{name.rsplit('.')[0]} say", ".parquet")
+    refused(
+        call("run", tiny, "--out", name),
+        name,
+        "would be a folder",
+        f"{name.rsplit('.')[0]} say",
+        ".parquet",
+    )
     assert not (tmp_path / name).exists()
 
 
@@ -396,7 +446,9 @@ def test_a_folder_of_another_experiment_is_not_taken_over_silently(call, tiny, t
         f"recombine: {place} holds tiny: its rows stay, but the report and the figures"
     )
     assert "name another --out" in err
-    assert json.loads(call("run", tiny, "--out", place, "--finished", "--json")[1])["runs"] == 4, "its rows stay"
+    assert json.loads(call("run", tiny, "--out", place, "--finished", "--json")[1])["runs"] == 4, (
+        "its rows stay"
+    )
     assert "holds" not in call("run", tiny, "--out", place)[2], "it is the first one's again"
 
 
@@ -434,7 +486,9 @@ def test_the_version(call):
 
 
 def test_one_run_is_not_runs(call, tiny, tmp_path):
-    code, out, _ = call("run", tiny, "--set", "frac_test=0.4", "--seeds", "1", "--scale", "tiny", "--out", "one")
+    code, out, _ = call(
+        "run", tiny, "--set", "frac_test=0.4", "--seeds", "1", "--scale", "tiny", "--out", "one"
+    )
     assert code == 0
     assert "\n1 run in 1 program, " in out
     call("report", "one")
@@ -455,7 +509,9 @@ def test_whole_numbers_and_unknown_ones_are_told_as_such(call, tmp_path):
         assert f"<dt>{name}</dt><dd>{value}</dd>" in page
 
 
-def test_a_copied_install_finds_the_tables_of_the_clone_that_it_runs_in(call, monkeypatch, tmp_path):
+def test_a_copied_install_finds_the_tables_of_the_clone_that_it_runs_in(
+    call, monkeypatch, tmp_path
+):
     committed = claims.RESULTS
     monkeypatch.setattr(claims, "RESULTS", tmp_path / "site-packages" / "docs" / "results")
     refused(call("claims", "quickstart"), "site-packages/docs/results", "--results")

@@ -90,7 +90,9 @@ def test_all_layers_are_read_together_where_that_is_asked_for(brought, tmp_path)
     folder, _, _ = brought
     files = [str(folder / "a.npz"), "--factors", str(folder / "f.csv"), "--held-out", "new"]
     report = tmp_path / "p.html"
-    asked = CliRunner().invoke(app, ["probe", *files, "--layers", "all", "--report", str(report), "--json"])
+    asked = CliRunner().invoke(
+        app, ["probe", *files, "--layers", "all", "--report", str(report), "--json"]
+    )
     told, page = json.loads(asked.stdout), report.read_text()
     assert (told["layers"], told["layer"]) == ("all", "all layers")
     assert {row["layer"] for row in told["scores"]} == {"early", "late", "all layers"}
@@ -120,28 +122,93 @@ TOUR = {
         None,
         "NaN, infinite or huge activations in 3 of 24",
     ),
-    "one sample per combination": (NUMBERS, TABLE.assign(size=np.arange(24)), None, "one sample only"),
-    "too few combinations": (NUMBERS, TABLE[["size"]], None, "2 combinations to fit on are too few for 5 folds"),
-    "a constant factor": (NUMBERS, TABLE.assign(place="here"), None, "factor 'place' is 'here' in all samples"),
-    "different lengths": (NUMBERS[:20], TABLE, None, "24 rows of factors and 20 samples of activations"),
+    "one sample per combination": (
+        NUMBERS,
+        TABLE.assign(size=np.arange(24)),
+        None,
+        "one sample only",
+    ),
+    "too few combinations": (
+        NUMBERS,
+        TABLE[["size"]],
+        None,
+        "2 combinations to fit on are too few for 5 folds",
+    ),
+    "a constant factor": (
+        NUMBERS,
+        TABLE.assign(place="here"),
+        None,
+        "factor 'place' is 'here' in all samples",
+    ),
+    "different lengths": (
+        NUMBERS[:20],
+        TABLE,
+        None,
+        "24 rows of factors and 20 samples of activations",
+    ),
     "an unseen value": (
         np.tile(NUMBERS, (2, 1)),
         pd.concat([TABLE, TABLE.assign(shape="d")]).assign(new=[False] * 24 + [True] * 24),
         "new",
         "factor 'shape' is 'd' only in combinations that are held out or new",
     ),
-    "a column that does not exist": (NUMBERS, TABLE, "newest", "no column 'newest' .*: there are shape, size"),
-    "a column of neither": (NUMBERS, TABLE, "size", "the column 'size' must be true or false, got \\['2'\\]"),
-    "nothing held out": (NUMBERS, TABLE.assign(new=False), "new", "held_out must be true for some combinations"),
-    "a cut combination": (NUMBERS, TABLE.assign(new=np.arange(24) < 5), "new", "held out in some samples and not in"),
-    "an empty cell": (NUMBERS, TABLE.assign(size=[1, None] * 12), None, "factor 'size' has no value in row 1"),
-    "numbers without an axis": (NUMBERS[:, 0], TABLE, None, r"must be samples x features, got the shape \(24\)"),
-    "an object array": (NUMBERS.astype(object), TABLE, None, "Python objects, which are never unpickled"),
+    "a column that does not exist": (
+        NUMBERS,
+        TABLE,
+        "newest",
+        "no column 'newest' .*: there are shape, size",
+    ),
+    "a column of neither": (
+        NUMBERS,
+        TABLE,
+        "size",
+        "the column 'size' must be true or false, got \\['2'\\]",
+    ),
+    "nothing held out": (
+        NUMBERS,
+        TABLE.assign(new=False),
+        "new",
+        "held_out must be true for some combinations",
+    ),
+    "a cut combination": (
+        NUMBERS,
+        TABLE.assign(new=np.arange(24) < 5),
+        "new",
+        "held out in some samples and not in",
+    ),
+    "an empty cell": (
+        NUMBERS,
+        TABLE.assign(size=[1, None] * 12),
+        None,
+        "factor 'size' has no value in row 1",
+    ),
+    "numbers without an axis": (
+        NUMBERS[:, 0],
+        TABLE,
+        None,
+        r"must be samples x features, got the shape \(24\)",
+    ),
+    "an object array": (
+        NUMBERS.astype(object),
+        TABLE,
+        None,
+        "Python objects, which are never unpickled",
+    ),
     "a single number": (NUMBERS[0, 0], TABLE, None, "the array 'layer' in .* is a single number"),
     "overflow": (NUMBERS * 1e200, TABLE, None, "huge activations in 24 of 24"),
-    "a constant number": (NUMBERS, TABLE.assign(place=3), None, "factor 'place' is '3' in all samples"),
+    "a constant number": (
+        NUMBERS,
+        TABLE.assign(place=3),
+        None,
+        "factor 'place' is '3' in all samples",
+    ),
     "text": (NUMBERS.astype(str), TABLE, None, "must hold real numbers, got <U"),
-    "a million rows too many": (NUMBERS, None, None, "1000000 rows of factors and 24 samples of activations"),
+    "a million rows too many": (
+        NUMBERS,
+        None,
+        None,
+        "1000000 rows of factors and 24 samples of activations",
+    ),
 }
 
 
@@ -163,27 +230,46 @@ def test_wrong_inputs_are_told_in_one_line(name, tmp_path):
 def test_a_factor_without_end_needs_named_combinations(tmp_path):
     rng = np.random.default_rng(0)
     parts = rng.integers(3, size=(300, 2))
-    table = pd.DataFrame({"shape": np.array(list("abc"))[parts[:, 0]], "weight": parts[:, 1] + rng.random(300)})
+    table = pd.DataFrame(
+        {"shape": np.array(list("abc"))[parts[:, 0]], "weight": parts[:, 1] + rng.random(300)}
+    )
     np.savez(tmp_path / "a.npz", layer=np.column_stack([np.eye(3)[parts[:, 0]], table["weight"]]))
-    table.assign(task=3 * parts[:, 0] + parts[:, 1], new=parts.sum(axis=1) == 4).to_csv(tmp_path / "f.csv", index=False)
+    table.assign(task=3 * parts[:, 0] + parts[:, 1], new=parts.sum(axis=1) == 4).to_csv(
+        tmp_path / "f.csv", index=False
+    )
     table.to_csv(tmp_path / "g.csv", index=False)
-    with pytest.raises(InputError, match="name combinations where a factor differs in every sample"):
+    with pytest.raises(
+        InputError, match="name combinations where a factor differs in every sample"
+    ):
         probe(tmp_path / "a.npz", tmp_path / "g.csv")
-    told, _ = probe(tmp_path / "a.npz", tmp_path / "f.csv", "new", combinations="task", report=tmp_path / "page.html")
+    told, _ = probe(
+        tmp_path / "a.npz",
+        tmp_path / "f.csv",
+        "new",
+        combinations="task",
+        report=tmp_path / "page.html",
+    )
     assert told["combinations"] == 9
     assert [line["combination"] for line in told["ranking"]] == ["8"]
     assert {line["factor"] for line in told["scores"]} == {"shape", "weight"}
     assert min(line["score"] for line in told["scores"]) > 0.9
-    assert {line["low"] for line in told["scores"] if line["split"] == "held out"} == {None}, "of one combination"
+    assert {line["low"] for line in told["scores"] if line["split"] == "held out"} == {None}, (
+        "of one combination"
+    )
     assert "--combinations task" in (tmp_path / "page.html").read_text()
-    for wrong, words in (("tusk", "no column 'tusk' .*did you mean task?"), ("new", "cannot be both")):
+    for wrong, words in (
+        ("tusk", "no column 'tusk' .*did you mean task?"),
+        ("new", "cannot be both"),
+    ):
         with pytest.raises(InputError, match=words):
             probe(tmp_path / "a.npz", tmp_path / "f.csv", "new", combinations=wrong)
 
 
 def test_a_million_samples_are_read_in_blocks(tmp_path):
     rng = np.random.default_rng(0)
-    table = pd.DataFrame({"a": rng.integers(3, size=1_000_000), "b": rng.integers(3, size=1_000_000)})
+    table = pd.DataFrame(
+        {"a": rng.integers(3, size=1_000_000), "b": rng.integers(3, size=1_000_000)}
+    )
     np.savez(tmp_path / "a.npz", layer=(table.to_numpy() @ rng.normal(size=(2, 4))).astype("f4"))
     table.to_parquet(tmp_path / "f.parquet")
     told, _ = probe(tmp_path / "a.npz", tmp_path / "f.parquet")

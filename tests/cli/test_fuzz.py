@@ -22,7 +22,9 @@ from tests.tiny import TINY
 
 # The fixtures are of the whole test, and every example makes its own folder.
 SETTINGS = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
-MAX_SECONDS = 20  # of a call that trains nothing: a second or two, and more where others compute beside it
+MAX_SECONDS = (
+    20  # of a call that trains nothing: a second or two, and more where others compute beside it
+)
 MAX_LINE = 800  # characters of an error
 FILES = {
     "tiny.py": "import dataclasses\nfrom tests.tiny import TINY\n\ndef runs(scale):\n"
@@ -39,24 +41,125 @@ FILES = {
     "empty/nothing.txt": "",
 }
 BUILT_IN = {
-    kind: {name: field_checks.hints(cls) for name, cls in found.items()} for kind, found in discovery.parts().items()
+    kind: {name: field_checks.hints(cls) for name, cls in found.items()}
+    for kind, found in discovery.parts().items()
 }
 HINTS = field_checks.hints(rc.Run)
 
 NUMBERS = [
-    *("0", "-1", "1", "2", "3", "5", "8", "12", "64", "1000000", "1_0", "3.0", "0.5", "1e-3", "1e30", "-0.0", "1j"),
-    *("1e308", "1e999", "-1e999", "nan", "inf", "10**30", "4294967296", "9223372036854775808", "1" + "0" * 30),
+    *(
+        "0",
+        "-1",
+        "1",
+        "2",
+        "3",
+        "5",
+        "8",
+        "12",
+        "64",
+        "1000000",
+        "1_0",
+        "3.0",
+        "0.5",
+        "1e-3",
+        "1e30",
+        "-0.0",
+        "1j",
+    ),
+    *(
+        "1e308",
+        "1e999",
+        "-1e999",
+        "nan",
+        "inf",
+        "10**30",
+        "4294967296",
+        "9223372036854775808",
+        "1" + "0" * 30,
+    ),
     *("9" * 5000, "0x" + "f" * 5000, "1e-400"),
 ]
 TEXTS = [
-    *("", " ", "None", "True", "false", "abc", "'khot'", "[bold]x[/bold]", "[/]", "%s %d %", "{x} {}", "é漢🙂", "a\nb"),
-    *("a\0b", "\x1b[31m", "x" * 20_000, "'", '"""', "\\", "#", ";", "=", "a=b", "...", "_", "*", "**{}", "$(id)"),
-    *("(" * 300 + ")" * 300, "[" * 90 + "]" * 90, "((((1))))", "-" * 5000 + "1", "~" * 100_000, "{1: [2]}", "{1}"),
-    *("8x8", "8x", "x8", "8,8", "8,", ",", "()", "(8,)", "(8,'a')", "[8, 8]", "1," * 3000, "-3,2", "99999999999x2"),
-    *("((0,),(1,2))", "((0,1),(99,))", "((0,0),)", "((0,),(0,))", "((),)", "0,1", "((1" + "0" * 30 + ",),)"),
-    *("__import__('os')", "lambda: 0", "f()", "1 if 1 else 2", "MLP", "MLP()", "Random", "Run()", "Paper(precision=1)"),
+    *(
+        "",
+        " ",
+        "None",
+        "True",
+        "false",
+        "abc",
+        "'khot'",
+        "[bold]x[/bold]",
+        "[/]",
+        "%s %d %",
+        "{x} {}",
+        "é漢🙂",
+        "a\nb",
+    ),
+    *(
+        "a\0b",
+        "\x1b[31m",
+        "x" * 20_000,
+        "'",
+        '"""',
+        "\\",
+        "#",
+        ";",
+        "=",
+        "a=b",
+        "...",
+        "_",
+        "*",
+        "**{}",
+        "$(id)",
+    ),
+    *(
+        "(" * 300 + ")" * 300,
+        "[" * 90 + "]" * 90,
+        "((((1))))",
+        "-" * 5000 + "1",
+        "~" * 100_000,
+        "{1: [2]}",
+        "{1}",
+    ),
+    *(
+        "8x8",
+        "8x",
+        "x8",
+        "8,8",
+        "8,",
+        ",",
+        "()",
+        "(8,)",
+        "(8,'a')",
+        "[8, 8]",
+        "1," * 3000,
+        "-3,2",
+        "99999999999x2",
+    ),
+    *(
+        "((0,),(1,2))",
+        "((0,1),(99,))",
+        "((0,0),)",
+        "((0,),(0,))",
+        "((),)",
+        "0,1",
+        "((1" + "0" * 30 + ",),)",
+    ),
+    *(
+        "__import__('os')",
+        "lambda: 0",
+        "f()",
+        "1 if 1 else 2",
+        "MLP",
+        "MLP()",
+        "Random",
+        "Run()",
+        "Paper(precision=1)",
+    ),
 ]
-ODD = st.one_of(st.sampled_from(NUMBERS), st.sampled_from(TEXTS), st.text(max_size=20), st.integers().map(str))
+ODD = st.one_of(
+    st.sampled_from(NUMBERS), st.sampled_from(TEXTS), st.text(max_size=20), st.integers().map(str)
+)
 SMALL = st.sampled_from([1, 2, 3, 4, 6, 8])
 
 
@@ -75,17 +178,23 @@ def right(hint) -> st.SearchStrategy[str]:
     if typing.get_origin(hint) is tuple:
         inner = typing.get_args(hint)[0]
         one = right(inner)
-        return st.lists(one, max_size=3).map(lambda items: "".join(f"{item}," for item in items) if items else "()")
+        return st.lists(one, max_size=3).map(
+            lambda items: "".join(f"{item}," for item in items) if items else "()"
+        )
     return st.floats(0, 1).map(repr)
 
 
 def named(kind: str, name: str, value=lambda hint: right(hint)) -> st.SearchStrategy[str]:
     """`Name(field=value, …)` with some of its fields."""
-    fields = [st.tuples(st.just(field), value(hint)) for field, hint in BUILT_IN[kind][name].items()]
+    fields = [
+        st.tuples(st.just(field), value(hint)) for field, hint in BUILT_IN[kind][name].items()
+    ]
     if not fields:
         return st.just(name)
     return st.lists(st.one_of(fields), max_size=2).map(
-        lambda pairs: f"{name}({', '.join(f'{field}={value}' for field, value in pairs)})" if pairs else name
+        lambda pairs: (
+            f"{name}({', '.join(f'{field}={value}' for field, value in pairs)})" if pairs else name
+        )
     )
 
 
@@ -104,7 +213,9 @@ def odd_part(draw, kind: str) -> str:
     """A part with odd fields: unknown ones, some twice, calls of other things."""
     name = draw(st.sampled_from(sorted(BUILT_IN[kind])))
     text, value = draw(named(kind, name, mixed)), draw(ODD)
-    form = st.sampled_from(["{}", "{}()", "{}(wrong={v})", "{}({v})", "{}(**{v})", "{}.x(a={v})", "({})", "{}, {}"])
+    form = st.sampled_from(
+        ["{}", "{}()", "{}(wrong={v})", "{}({v})", "{}(**{v})", "{}.x(a={v})", "({})", "{}, {}"]
+    )
     return draw(form).format(text, text, v=value)
 
 
@@ -121,25 +232,119 @@ def setting(draw) -> str:
             field = draw(st.sampled_from(sorted(fields)))
             return f"{kind}.{field}={draw(mixed(fields[field]))}"
     if draw(st.integers(0, 9)) == 0:
-        return draw(st.one_of(ODD, st.tuples(ODD, ODD).map("=".join), ODD.map(lambda text: f"{kind}.{text}=1")))
-    value = st.one_of(right(HINTS[kind]), odd_part(kind.removesuffix("s"))) if parts else mixed(HINTS[kind])
+        return draw(
+            st.one_of(
+                ODD, st.tuples(ODD, ODD).map("=".join), ODD.map(lambda text: f"{kind}.{text}=1")
+            )
+        )
+    value = (
+        st.one_of(right(HINTS[kind]), odd_part(kind.removesuffix("s")))
+        if parts
+        else mixed(HINTS[kind])
+    )
     return f"{kind}={draw(value)}"
 
 
-PLACES = ["rows", "rows/rows", "new", "new/er", "new.parquet", "a b", "é漢🙂", "", ".", "[bold]", "%s", "-x", "a\nb"]
-PLACES += ["taken", "taken/x", "taken/x.parquet", "taken.parquet", "folder.parquet", "empty", "nowhere"]
+PLACES = [
+    "rows",
+    "rows/rows",
+    "new",
+    "new/er",
+    "new.parquet",
+    "a b",
+    "é漢🙂",
+    "",
+    ".",
+    "[bold]",
+    "%s",
+    "-x",
+    "a\nb",
+]
+PLACES += [
+    "taken",
+    "taken/x",
+    "taken/x.parquet",
+    "taken.parquet",
+    "folder.parquet",
+    "empty",
+    "nowhere",
+]
 PLACES += ["x" * 300, "x" * 300 + ".parquet"]
 EXPERIMENTS = ["tiny.py"] * 30 + ["quickstart", "six_modules", "./tiny.py", "ein Versuch é.py"]
-EXPERIMENTS += ["quikstart", "missing.py", "broken.py", "failing.py", "part.py", "taken", "empty/", "", "a\nb.py"]
+EXPERIMENTS += [
+    "quikstart",
+    "missing.py",
+    "broken.py",
+    "failing.py",
+    "part.py",
+    "taken",
+    "empty/",
+    "",
+    "a\nb.py",
+]
 EXPERIMENTS += ["x" * 300 + ".py"]
-PYTHONS = ["part.py", "tiny.py", "broken.py", "missing.py", "taken", "empty", "", "x" * 300, "taken/x.py", "é"]
+PYTHONS = [
+    "part.py",
+    "tiny.py",
+    "broken.py",
+    "missing.py",
+    "taken",
+    "empty",
+    "",
+    "x" * 300,
+    "taken/x.py",
+    "é",
+]
 SCALES = ["tiny"] * 8 + ["small", "full", "huge", "", "[bold]", "a\nb", "-1"]
-SEEDS = ["1", "2", "3"] * 4 + ["0", "-1", "1000000000", "1" + "0" * 30, "many", "", "1.5", "9" * 5000, "nan"]
-ON = ["here", "processes:2", "processes:0", "processes:-1", "processes", "processes:two", "slurm", "", "a\nb"]
-ON += ["dask://nowhere:1", "dask://127.0.0.1:1", "dask://nowhere", "dask-local:0", "dask-local:x", "dask://a:99999"]
+SEEDS = ["1", "2", "3"] * 4 + [
+    "0",
+    "-1",
+    "1000000000",
+    "1" + "0" * 30,
+    "many",
+    "",
+    "1.5",
+    "9" * 5000,
+    "nan",
+]
+ON = [
+    "here",
+    "processes:2",
+    "processes:0",
+    "processes:-1",
+    "processes",
+    "processes:two",
+    "slurm",
+    "",
+    "a\nb",
+]
+ON += [
+    "dask://nowhere:1",
+    "dask://127.0.0.1:1",
+    "dask://nowhere",
+    "dask-local:0",
+    "dask-local:x",
+    "dask://a:99999",
+]
 ON += ["[bold]", "x" * 5000, "processes:1" + "0" * 30, "dask-local:" + "9" * 5000, "dask://..a..:1"]
-SLURM = ["", "cluster=debug", "partition", "=", "timeout_min=x", "nodes=2", "cluster=moon", "[bold]=1", ",,", "a\nb=1"]
-SLURM += ["cluster=debug,mem_gb=nan", "cluster=local,timeout_min=-1", "cluster=debug,cpus_per_task=0", "x" * 5000]
+SLURM = [
+    "",
+    "cluster=debug",
+    "partition",
+    "=",
+    "timeout_min=x",
+    "nodes=2",
+    "cluster=moon",
+    "[bold]=1",
+    ",,",
+    "a\nb=1",
+]
+SLURM += [
+    "cluster=debug,mem_gb=nan",
+    "cluster=local,timeout_min=-1",
+    "cluster=debug,cpus_per_task=0",
+    "x" * 5000,
+]
 LOG = ["tensorboard", "", "tensorbord", "[bold]", "a\nb", "x" * 5000]
 
 
@@ -156,7 +361,11 @@ JSON = st.sampled_from([[], ["--json"]])
 def run_line(draw) -> list[str]:
     sets = draw(st.lists(setting(), max_size=4))
     if sets:
-        sets = ["--set", *sets] if draw(st.booleans()) else [word for one in sets for word in ("--set", one)]
+        sets = (
+            ["--set", *sets]
+            if draw(st.booleans())
+            else [word for one in sets for word in ("--set", one)]
+        )
     options = [
         draw(sometimes("--scale", values=SCALES, one_in=2)),
         draw(sometimes("--seeds", values=SEEDS)),
@@ -168,7 +377,12 @@ def run_line(draw) -> list[str]:
     ]
     if draw(st.integers(0, 9)) == 0:
         options.append(["--on", "slurm", "--slurm", draw(st.sampled_from(SLURM))])
-    return ["run", draw(st.sampled_from(EXPERIMENTS)), *sets, *(word for option in options for word in option)]
+    return [
+        "run",
+        draw(st.sampled_from(EXPERIMENTS)),
+        *sets,
+        *(word for option in options for word in option),
+    ]
 
 
 @st.composite
@@ -179,7 +393,17 @@ def other_line(draw) -> list[str]:
             st.tuples(st.just("report"), st.one_of(st.just("rows"), place)),
             st.tuples(st.just("watch"), st.one_of(st.just("rows"), place), st.just("--once")),
             st.tuples(st.just("check"), st.sampled_from(PYTHONS)),
-            st.sampled_from([("list",), ("claims",), ("quickstart",), ("fly",), ("--help",), ("report",), ("run",)]),
+            st.sampled_from(
+                [
+                    ("list",),
+                    ("claims",),
+                    ("quickstart",),
+                    ("fly",),
+                    ("--help",),
+                    ("report",),
+                    ("run",),
+                ]
+            ),
         )
     )
     extra = {"report": "--out", "claims": "--results"}.get(line[0])
@@ -223,7 +447,8 @@ def untrained(trained, monkeypatch):
     def outcomes(chunks, *_):
         for chunk in chunks:
             rows = [
-                trained.assign(**{"run": identity(run), "step": run.num_steps} | describe(run)) for run in chunk.runs
+                trained.assign(**{"run": identity(run), "step": run.num_steps} | describe(run))
+                for run in chunk.runs
             ]
             yield chunk, pd.concat(rows, ignore_index=True)
 
@@ -243,7 +468,11 @@ def template(untrained, call, tmp_path) -> Path:
 
 
 def files(folder: Path) -> dict[str, int]:
-    return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.stat().st_mtime_ns
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def refused(err: str) -> None:
@@ -321,7 +550,10 @@ def test_what_was_found_stays_refused(found, call, tmp_path):
 def test_too_many_runs_and_too_long_sequences_are_refused(call, tmp_path):
     (tmp_path / "tiny.py").write_text(FILES["tiny.py"])
     sequence = ["--set", "model=Transformer", "num_points=1000000000", "num_eval_points=1000000000"]
-    for options, told in ((["--seeds", "1000000000"], "lower --seeds to"), (sequence, "tokens of 256 numbers")):
+    for options, told in (
+        (["--seeds", "1000000000"], "lower --seeds to"),
+        (sequence, "tokens of 256 numbers"),
+    ):
         with at_most(MAX_SECONDS):
             code, _, err = call("run", "tiny.py", *options)
         assert code == 2
@@ -335,9 +567,17 @@ def right_setting(draw) -> str:
     return f"{kind}={draw(right(HINTS[kind]))}"
 
 
-EXTREME = ["recipe.learning_rate=1e38", "recipe.learning_rate=1e999", "recipe=Paper(learning_rate=1e30)"]
+EXTREME = [
+    "recipe.learning_rate=1e38",
+    "recipe.learning_rate=1e999",
+    "recipe=Paper(learning_rate=1e30)",
+]
 EXTREME += ["recipe.weight_decay=1e38", "recipe.final=1e38", "encoding=InvertibleNN(scale=1e38)"]
-EXTREME += ["diagnostics=LinearDecodability(l2=1e38)", "family.table_seed=9223372036854775807", "seed=4294967295"]
+EXTREME += [
+    "diagnostics=LinearDecodability(l2=1e38)",
+    "family.table_seed=9223372036854775807",
+    "seed=4294967295",
+]
 
 
 @settings(max_examples=12, **SETTINGS)
@@ -352,5 +592,7 @@ def test_fuzzed_settings_train(sets, call, tmp_path):
     assert code == 0, err
     rows = rc.Table("rows").read()
     assert json.loads(out)["runs"] == rows["run"].nunique() > 0
-    assert (np.isfinite(rows["test/loss"]) | rows["diverged"]).all(), "a number, or told to have diverged"
+    assert (np.isfinite(rows["test/loss"]) | rows["diverged"]).all(), (
+        "a number, or told to have diverged"
+    )
     event(f"diverged: {rows['diverged'].any()}")

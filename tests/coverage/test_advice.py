@@ -28,18 +28,24 @@ def sets(num_modules, sizes, num, seed):
     rng = np.random.default_rng(seed)
     every = [c for size in sizes for c in itertools.combinations(range(num_modules), size)]
     rows = [every[i] for i in rng.choice(len(every), num, replace=False)]
-    return Coverage(pd.DataFrame({"set": ["+".join(map(str, c)) for c in rows]}), ["set"], separator="+")
+    return Coverage(
+        pd.DataFrame({"set": ["+".join(map(str, c)) for c in rows]}), ["set"], separator="+"
+    )
 
 
 def free(coverage) -> list[tuple[int, ...]]:
     """Every combination that could be suggested, found by listing all."""
     taken = {tuple(c) for c in (*coverage.combinations.codes.tolist(), *coverage.held_out.tolist())}
-    return [c for c in coverage.space.among(np.arange(coverage.space.num_modules)) if c not in taken]
+    return [
+        c for c in coverage.space.among(np.arange(coverage.space.num_modules)) if c not in taken
+    ]
 
 
 def rows_of(coverage, more=()) -> np.ndarray:
     codes = [*coverage.combinations.codes.tolist(), *more]
-    return np.array([[m in code for m in range(coverage.space.num_modules)] for code in codes], np.int8)
+    return np.array(
+        [[m in code for m in range(coverage.space.num_modules)] for code in codes], np.int8
+    )
 
 
 def fewest(coverage, good) -> int:
@@ -55,7 +61,10 @@ def fewest(coverage, good) -> int:
 SMALL = [
     *(pytest.param(factored((3, 3, 2), 3, seed), id=f"3x3x2-{seed}") for seed in range(4)),
     *(pytest.param(factored((4, 4), 4, seed), id=f"4x4-{seed}") for seed in range(3)),
-    *(pytest.param(factored((3, 3, 2), 2, seed, unseen=(0, 1)), id=f"unseen-{seed}") for seed in range(2)),
+    *(
+        pytest.param(factored((3, 3, 2), 2, seed, unseen=(0, 1)), id=f"unseen-{seed}")
+        for seed in range(2)
+    ),
     *(pytest.param(sets(5, (2,), 3, seed), id=f"pairs-{seed}") for seed in range(3)),
     *(pytest.param(sets(6, (1, 3), 3, seed), id=f"sets-{seed}") for seed in range(3)),
 ]
@@ -93,9 +102,13 @@ def test_suggestions_are_new_and_make_good_what_was_lacking(coverage):
     assert np.linalg.matrix_rank(after) == coverage.space.rank
     # Every one tells what it does after those before it.
     for place, one in enumerate(found):
-        before, then = (len(conditions.components(rows_of(coverage, codes[:n]))) for n in (place, place + 1))
+        before, then = (
+            len(conditions.components(rows_of(coverage, codes[:n]))) for n in (place, place + 1)
+        )
         assert one.joins - 1 == before - then
-        before, then = (np.linalg.matrix_rank(rows_of(coverage, codes[:n])) for n in (place, place + 1))
+        before, then = (
+            np.linalg.matrix_rank(rows_of(coverage, codes[:n])) for n in (place, place + 1)
+        )
         assert one.spans == (then > before)
 
 
@@ -123,7 +136,9 @@ def test_the_expected_drop_is_the_model_that_is_written_down(coverage):
     codes = [one.code for one in found.suggestions]
     # What is not spanned is told from a sample: the rest is exact.
     np.testing.assert_allclose(found.drop, drop_of(coverage, rows_of(coverage), missing), atol=0.01)
-    np.testing.assert_allclose(found.left, drop_of(coverage, rows_of(coverage, codes), missing), atol=0.01)
+    np.testing.assert_allclose(
+        found.left, drop_of(coverage, rows_of(coverage, codes), missing), atol=0.01
+    )
     np.testing.assert_allclose(sum(one.gain for one in found.suggestions), found.drop - found.left)
 
 
@@ -131,11 +146,17 @@ def test_the_expected_drop_is_the_model_that_is_written_down(coverage):
 def test_the_lift_is_as_near_to_the_best_as_it_says(coverage):
     assert coverage.connected
     assert coverage.spanned
-    found, share = coverage.suggest(2), advice.Outlook(coverage.trained, len(coverage.combinations.codes)).share
+    found, share = (
+        coverage.suggest(2),
+        advice.Outlook(coverage.trained, len(coverage.combinations.codes)).share,
+    )
 
     def lifted(more) -> float:
         before = coverage.trained.counts
-        return share @ (outlook.rarity(before) - outlook.rarity(before + rows_of(coverage, more)[-len(more) :].sum(0)))
+        return share @ (
+            outlook.rarity(before)
+            - outlook.rarity(before + rows_of(coverage, more)[-len(more) :].sum(0))
+        )
 
     best = max(lifted(more) for more in itertools.combinations(free(coverage), 2))
     reached = lifted([one.code for one in found.suggestions])
@@ -164,7 +185,9 @@ def test_rarity_falls_ever_more_slowly():
     drops = outlook.rarity(np.arange(200))
     steps = -np.diff(drops)
     assert (steps > 0).all()
-    assert (np.diff(steps) < 1e-12).all(), "convex, or the bound on what can be lifted would be none"
+    assert (np.diff(steps) < 1e-12).all(), (
+        "convex, or the bound on what can be lifted would be none"
+    )
 
 
 def test_a_huge_space_is_advised_on_without_listing_it():
@@ -209,17 +232,24 @@ def test_what_would_link_is_looked_for_in_every_factor(train, held):
 
 def test_what_links_may_be_what_spans_where_nothing_links_more():
     coverage = Coverage(pd.DataFrame({"set": ["a;b", "c;d", "e;f"]}), ["set"])
-    adviser = advice.Adviser(coverage.trained, coverage.together, coverage.combinations.codes, coverage.held_out)
+    adviser = advice.Adviser(
+        coverage.trained, coverage.together, coverage.combinations.codes, coverage.held_out
+    )
     adviser._link = lambda: None
     connect, span, _ = adviser.advise(12).goals
     assert not coverage.connected
     assert connect.met
-    assert 0 < connect.suggested <= span.suggested, "told by when it is reached, not by what looked for it"
+    assert 0 < connect.suggested <= span.suggested, (
+        "told by when it is reached, not by what looked for it"
+    )
 
 
 @pytest.mark.parametrize("coverage", SMALL)
 def test_each_suggestion_is_the_best_of_those_that_follow(coverage):
-    expected, trained = advice.Outlook(coverage.trained, len(coverage.combinations.codes)), coverage.trained
+    expected, trained = (
+        advice.Outlook(coverage.trained, len(coverage.combinations.codes)),
+        coverage.trained,
+    )
     codes = [one.code for one in coverage.suggest(12).suggestions]
     for place, code in enumerate(codes):
         left = [expected.drop(trained.plus(other)) for other in codes[place:]]

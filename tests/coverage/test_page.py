@@ -14,8 +14,14 @@ EVIL = "</script><b>red</b>"
 
 @pytest.fixture
 def toys(tmp_path):
-    rows = [*itertools.product(["ball", "cube"], ["red", "blue"], "sm"), ("cone", EVIL, "l"), ("disc", EVIL, "l")]
-    pd.DataFrame(rows, columns=["shape", "colour", "size"]).to_csv(tmp_path / "toys.csv", index=False)
+    rows = [
+        *itertools.product(["ball", "cube"], ["red", "blue"], "sm"),
+        ("cone", EVIL, "l"),
+        ("disc", EVIL, "l"),
+    ]
+    pd.DataFrame(rows, columns=["shape", "colour", "size"]).to_csv(
+        tmp_path / "toys.csv", index=False
+    )
     return tmp_path / "toys.csv"
 
 
@@ -35,8 +41,17 @@ def test_words_do_not_promise_too_much():
         "to connect, 2 of them: no fewer than 5 can; it takes more than these",
         "to connect and span, 2 of them: no fewer than 5 can; it takes more than these",
     ]
-    goal = {"name": "lift", "suggested": 3, "needed": 3, "met": True, "share": 0.99999, "optimal": False}
-    assert page.proofs({"goals": [goal]}) == ["to lift rare values, 3 of them: at least 99.9% of the optimum"]
+    goal = {
+        "name": "lift",
+        "suggested": 3,
+        "needed": 3,
+        "met": True,
+        "share": 0.99999,
+        "optimal": False,
+    }
+    assert page.proofs({"goals": [goal]}) == [
+        "to lift rare values, 3 of them: at least 99.9% of the optimum"
+    ]
 
 
 def test_the_page_is_whole_and_safe(toys, tmp_path):
@@ -51,7 +66,9 @@ def test_the_page_is_whole_and_safe(toys, tmp_path):
     assert "<h2>What to add</h2>" in text
     figures = re.findall(r'<script type="application/json" id="figure\d">(.*?)</script>', text)
     assert [len(json.loads(one)["data"]) for one in figures] == [2, 3, 2]
-    assert not re.search(r"<(script|link|img)[^>]+(src|href)=", text), "nothing is loaded from elsewhere"
+    assert not re.search(r"<(script|link|img)[^>]+(src|href)=", text), (
+        "nothing is loaded from elsewhere"
+    )
 
 
 def test_pairs_that_never_meet_are_crossed_and_rivals_are_not(toys):
@@ -73,7 +90,9 @@ def test_groups_differ_in_colour_and_symbol_and_edges_stay_within(toys):
     assert len(groups) == 2
     assert len(drawn.layout.annotations) == 10
     assert len({(group.marker.color, group.marker.symbol) for group in groups}) == 2
-    where = {(x, y): n for n, group in enumerate(groups) for x, y in zip(group.x, group.y, strict=True)}
+    where = {
+        (x, y): n for n, group in enumerate(groups) for x, y in zip(group.x, group.y, strict=True)
+    }
     ends = [end for end in zip(edges.x, edges.y, strict=True) if end[0] is not None]
     assert len(ends) == 2 * (4 * 3 + 1 * 2 * 2 + 1)
     assert all(where[ends[i]] == where[ends[i + 1]] for i in range(0, len(ends), 2))
@@ -98,7 +117,9 @@ def test_a_page_that_cannot_be_written_is_told(toys, tmp_path):
 
 def test_long_names_leave_the_matrix_its_room(tmp_path):
     long = ["a very long name, longer than any label", "a very long name, longer than any other"]
-    pd.DataFrame({"one": [*long, "short"], "other": list("xyx")}).to_csv(tmp_path / "t.csv", index=False)
+    pd.DataFrame({"one": [*long, "short"], "other": list("xyx")}).to_csv(
+        tmp_path / "t.csv", index=False
+    )
     coverage = Coverage(tmp_path / "t.csv", ["one", "other"])
     heat = page.meeting(coverage)
     assert max(map(len, heat.layout.yaxis.ticktext)) <= page.NAME

@@ -24,7 +24,9 @@ def toys(num: int = 5_000) -> pd.DataFrame:
 
 def told(table: tally.Tally) -> dict:
     rows = table.table.to_pylist()
-    return {tuple(v for k, v in row.items() if k != tally.EXAMPLES): row[tally.EXAMPLES] for row in rows}
+    return {
+        tuple(v for k, v in row.items() if k != tally.EXAMPLES): row[tally.EXAMPLES] for row in rows
+    }
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "frame"])
@@ -68,7 +70,9 @@ def test_a_million_rows_take_seconds(tmp_path):
 
 def test_modules_are_numbered_factor_by_factor_in_a_readers_order():
     frame = pd.DataFrame({"b": ["x10", "x9", "x9"], "a": [10, 9, 10], "constant": ["c"] * 3})
-    modules, (coded,) = tally.encode([tally.count(frame, ["b", "a", "constant"], ";")], ["b", "a", "constant"])
+    modules, (coded,) = tally.encode(
+        [tally.count(frame, ["b", "a", "constant"], ";")], ["b", "a", "constant"]
+    )
     assert modules.names == ["b=x9", "b=x10", "a=9", "a=10"]
     assert modules.constant == ["constant"]
     assert sorted(coded.codes.tolist()) == [[0, 2], [0, 3], [1, 3]]
@@ -89,8 +93,12 @@ def test_sets_know_no_order(cells):
 
 
 def test_values_of_a_second_table_are_numbered_too():
-    first, second = (pd.DataFrame({"a": ["x", "y"], "b": values}) for values in (["u", "v"], ["u", "w"]))
-    modules, coded = tally.encode([tally.count(frame, ["a", "b"], ";") for frame in (first, second)], ["a", "b"])
+    first, second = (
+        pd.DataFrame({"a": ["x", "y"], "b": values}) for values in (["u", "v"], ["u", "w"])
+    )
+    modules, coded = tally.encode(
+        [tally.count(frame, ["a", "b"], ";") for frame in (first, second)], ["a", "b"]
+    )
     assert modules.names == ["a=x", "a=y", "b=u", "b=v", "b=w"]
     assert sorted(coded[1].codes.tolist()) == [[0, 2], [1, 4]]
 
@@ -131,7 +139,9 @@ def test_mistakes_are_told_in_one_line(tmp_path):
 
 def test_too_many_combinations_or_values_name_the_factor(monkeypatch):
     monkeypatch.setattr(tally, "MAX_COMBINATIONS", 20)
-    with pytest.raises(InputError, match=r"more than 20 distinct combinations \(size alone has 12 values\)"):
+    with pytest.raises(
+        InputError, match=r"more than 20 distinct combinations \(size alone has 12 values\)"
+    ):
         tally.count(toys(), FACTORS, ";")
     monkeypatch.setattr(tally, "MAX_COMBINATIONS", 1_000)
     monkeypatch.setattr(tally, "MAX_MODULES", 10)

@@ -21,14 +21,27 @@ from recombine.experiments.claim import (
 from recombine.storage.table import Table
 from recombine.sweeps.run import Run, identity
 
-PUBLISHED = {"name": "width", "statement": "wider is better", "source": "Fig. 2", "published": "R2 > 0.9"}
+PUBLISHED = {
+    "name": "width",
+    "statement": "wider is better",
+    "source": "Fig. 2",
+    "published": "R2 > 0.9",
+}
 
 
 def claims(rows):
     if rows is None:
         return [Claim(**PUBLISHED, measured=None, holds=None)]
     best = rows["test/r2"].max()
-    return [Claim(**PUBLISHED, measured=best, holds=best > 0.9, interval=(0.91, 0.97), control="narrow fails")]
+    return [
+        Claim(
+            **PUBLISHED,
+            measured=best,
+            holds=best > 0.9,
+            interval=(0.91, 0.97),
+            control="narrow fails",
+        )
+    ]
 
 
 @pytest.mark.parametrize(
@@ -57,8 +70,15 @@ def test_where_nothing_was_published_a_ledger_says_so_in_one_way(tmp_path, spelt
 
 def test_a_ledger_measures_what_has_run_and_lists_what_has_not(tmp_path):
     table = Table(tmp_path / "done.parquet")
-    table.append(pd.DataFrame({"run": ["a", "a", "b"], "step": [0, 1, 1], "test/r2": [0.1, 0.5, 0.95]}))
-    table.note(date="2025-11-15", scale="small", device="Abacus", command="recombine run done --out elsewhere")
+    table.append(
+        pd.DataFrame({"run": ["a", "a", "b"], "step": [0, 1, 1], "test/r2": [0.1, 0.5, 0.95]})
+    )
+    table.note(
+        date="2025-11-15",
+        scale="small",
+        device="Abacus",
+        command="recombine run done --out elsewhere",
+    )
     Table(tmp_path / "empty.parquet").note(scale="small")
     modules = {name: SimpleNamespace(claims=claims) for name in ("done", "todo", "empty")}
     lines = ledger(modules | {"silent": SimpleNamespace()}, tmp_path)
@@ -93,7 +113,9 @@ def test_a_ledger_is_of_the_runs_that_a_table_shows(tmp_path):
 
 def test_a_ledger_tells_runs_that_their_experiment_no_longer_asks_for(tmp_path):
     table, run = Table(tmp_path / "done.parquet"), Run(num_steps=8)
-    table.append(pd.DataFrame({"run": [identity(run), "old"], "step": [1, 1], "test/r2": [0.5, 0.95]}))
+    table.append(
+        pd.DataFrame({"run": [identity(run), "old"], "step": [1, 1], "test/r2": [0.5, 0.95]})
+    )
     table.note(scale="small")
     scales = []
     module = SimpleNamespace(claims=claims, runs=lambda scale: scales.append(scale) or [run, Run()])
@@ -102,7 +124,9 @@ def test_a_ledger_tells_runs_that_their_experiment_no_longer_asks_for(tmp_path):
     (line,) = judge("todo", module, Table(tmp_path / "todo.parquet"))
     assert (line["runs"], line["outdated"]) == (0, 0)
     module = SimpleNamespace(claims=claims, cells=lambda scale: 1 / 0)
-    with pytest.raises(InputError, match="done cannot list what it asks for at small scale: ZeroDivisionError"):
+    with pytest.raises(
+        InputError, match="done cannot list what it asks for at small scale: ZeroDivisionError"
+    ):
         judge("done", module, table)
 
 
@@ -132,18 +156,24 @@ def test_broken_results_are_named(tmp_path):
 
 def test_results_of_an_older_version_are_named(tmp_path):
     Table(tmp_path / "done.parquet").append(pd.DataFrame({"run": ["a"], "test/accuracy": [0.5]}))
-    with pytest.raises(InputError, match=r"done\.parquet has no column 'test/r2'.*recombine run done"):
+    with pytest.raises(
+        InputError, match=r"done\.parquet has no column 'test/r2'.*recombine run done"
+    ):
         ledger({"done": SimpleNamespace(claims=claims)}, tmp_path)
 
 
 def test_claims_that_fail_are_told_in_one_line(tmp_path):
     Table(tmp_path / "done.parquet").append(pd.DataFrame({"run": ["a"], "test/r2": [0.5]}))
-    with pytest.raises(InputError, match=r"claims cannot be computed from .*done\.parquet: ZeroDivisionError"):
+    with pytest.raises(
+        InputError, match=r"claims cannot be computed from .*done\.parquet: ZeroDivisionError"
+    ):
         ledger({"done": SimpleNamespace(claims=lambda rows: 1 / 0)}, tmp_path)
 
 
 def test_the_last_evaluation_of_every_run():
-    rows = pd.DataFrame({"run": ["a", "a", "b", "b"], "step": [5, 10, 20, 40], "value": [1, 2, 3, 4]})
+    rows = pd.DataFrame(
+        {"run": ["a", "a", "b", "b"], "step": [5, 10, 20, 40], "value": [1, 2, 3, 4]}
+    )
     assert last(rows)["value"].tolist() == [2, 4]
 
 
@@ -178,13 +208,24 @@ def test_ratios_of_tasks():
 
 def scored(**scores):
     """Scores by size (its name without the letter), one for each seed."""
-    cells = [(int(name[1:]), seed, score) for name, found in scores.items() for seed, score in enumerate(found)]
+    cells = [
+        (int(name[1:]), seed, score)
+        for name, found in scores.items()
+        for seed, score in enumerate(found)
+    ]
     return pd.DataFrame(cells, columns=["width", "seed", "r2"])
 
 
 def test_a_trend_that_grows():
-    found = trend(scored(w4=(0.1, 0.2, 0.3), w8=(0.5, 0.6, 0.7), w16=(0.7, 0.8, 0.9)), "width", "r2", (4, 8, 16))
-    np.testing.assert_allclose((found.gain, *found.interval, found.spread, found.drop), (0.6, 0.6, 0.6, 0.1, 0))
+    found = trend(
+        scored(w4=(0.1, 0.2, 0.3), w8=(0.5, 0.6, 0.7), w16=(0.7, 0.8, 0.9)),
+        "width",
+        "r2",
+        (4, 8, 16),
+    )
+    np.testing.assert_allclose(
+        (found.gain, *found.interval, found.spread, found.drop), (0.6, 0.6, 0.6, 0.1, 0)
+    )
     assert found.grows
     assert (found.fall, found.fall_interval) == (0, (0, 0))
 
@@ -203,7 +244,9 @@ def test_a_fall_counts_beyond_the_spread_of_paired_seeds(widest, drop, falls):
     np.testing.assert_allclose(found.drop, drop)
     np.testing.assert_allclose(found.fall, drop if falls else 0)
     assert (found.fall_interval[0] > 0) is falls
-    claim = never_falls([found, trend(scored(w4=(0, 0), w8=(1, 1)), "width", "r2", (4, 8))], "No fall", "us")
+    claim = never_falls(
+        [found, trend(scored(w4=(0, 0), w8=(1, 1)), "width", "r2", (4, 8))], "No fall", "us"
+    )
     assert (claim.measured, claim.holds) == (found.fall, not falls)
 
 
@@ -238,4 +281,9 @@ def test_crossings_tell_what_was_measured():
     found = crossings(frame, ["kind", "seed"], "r2", 0.9)
     assert found["state"].tolist() == ["crossed", "never", "at once"]
     np.testing.assert_allclose(found["needed"], (40, np.inf, 10))
-    assert list(crossings(frame.iloc[:0], ["kind", "seed"], "r2", 0.9)) == ["kind", "seed", "needed", "state"]
+    assert list(crossings(frame.iloc[:0], ["kind", "seed"], "r2", 0.9)) == [
+        "kind",
+        "seed",
+        "needed",
+        "state",
+    ]

@@ -20,12 +20,17 @@ OTHER_SETTINGS = {"quickstart", "six_modules"}
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_committed_run_is_found_by_its_identity(name):
-    assert NUMERICS == 3, "after a change of NUMERICS no committed row is found: all tables must be trained again"
+    assert NUMERICS == 3, (
+        "after a change of NUMERICS no committed row is found: all tables must be trained again"
+    )
     module = catalogue.experiment(name)
     table = Table(RESULTS / f"{name}.parquet")
     meta = table.meta()
     listed = getattr(module, "cells", None) or module.runs
-    names = {Cell(name, one).name if isinstance(one, dict) else identity(one) for one in listed(meta["scale"])}
+    names = {
+        Cell(name, one).name if isinstance(one, dict) else identity(one)
+        for one in listed(meta["scale"])
+    }
     shown = set(meta["shown"])
     assert shown <= table.finished()
     if name in OTHER_SETTINGS:

@@ -19,7 +19,9 @@ def test_the_sweep_is_the_one_that_is_promised():
     assert {run.family for run in runs} == {rc.Hyperteacher(num_modules=8, num_hot=3)}
     assert {run.frac_test for run in runs} == {0.25, 0.75}
     assert len({run.seed for run in runs}) == 2
-    assert len(set(map(structure, runs))) == len(quickstart.WIDTHS["small"]), "a program for each width"
+    assert len(set(map(structure, runs))) == len(quickstart.WIDTHS["small"]), (
+        "a program for each width"
+    )
 
 
 def test_tiny_runs_end_to_end(tiny):
@@ -36,7 +38,10 @@ def test_conclusions_from_the_committed_rows():
     found = quickstart.summary(rows)
     assert found["best test R2"] >= 0.9
     assert found["test R2 of the narrowest student"] < 0.5
-    assert found["test R2 of the widest, 25% held out"] > found["test R2 of the widest, 75% held out"] + 0.05
+    assert (
+        found["test R2 of the widest, 25% held out"]
+        > found["test R2 of the widest, 75% held out"] + 0.05
+    )
     assert [claim.verdict for claim in quickstart.claims(rows)] == ["reproduced", "reproduced"]
     assert not rows["diverged"].any()
     assert {"meta/device", "meta/jax", "meta/date"} <= set(rows)

@@ -33,8 +33,22 @@ PUBLISHED = {"source": "Fig. 2", "published": "R2 > 0.9"}
 def claims(rows):
     best, *holds = (None, None, None) if rows is None else (rows["test/r2"].max(), True, False)
     return [
-        Claim("first", "Wide *and* long " * 8, measured=best, holds=holds[0], interval=(0.5, 1e6), **PUBLISHED),
-        Claim("second", "It is | odd", measured=float("inf"), holds=holds[1], control="none", **PUBLISHED),
+        Claim(
+            "first",
+            "Wide *and* long " * 8,
+            measured=best,
+            holds=holds[0],
+            interval=(0.5, 1e6),
+            **PUBLISHED,
+        ),
+        Claim(
+            "second",
+            "It is | odd",
+            measured=float("inf"),
+            holds=holds[1],
+            control="none",
+            **PUBLISHED,
+        ),
     ]
 
 
@@ -44,15 +58,27 @@ STUDENT = {"family": "Hyperteacher", "model": "MLP", "model.widths": "1024x1024x
 
 def rows(**changes) -> pd.DataFrame:
     """Two runs side by side, with two evaluations each."""
-    about = STUDENT | {"meta/seconds": 2.0, "meta/compile_seconds": 16.0, "meta/device": "NVIDIA H200"} | changes
-    return pd.DataFrame([{"run": run, "step": step, "test/r2": 0.97 - step} | about for run in "ab" for step in (0, 1)])
+    about = (
+        STUDENT
+        | {"meta/seconds": 2.0, "meta/compile_seconds": 16.0, "meta/device": "NVIDIA H200"}
+        | changes
+    )
+    return pd.DataFrame(
+        [
+            {"run": run, "step": step, "test/r2": 0.97 - step} | about
+            for run in "ab"
+            for step in (0, 1)
+        ]
+    )
 
 
 def made(folder: Path, name: str, frame: pd.DataFrame) -> None:
     table = Table(folder / f"{name}.parquet")
     table.append(frame)
     table.note(scale="full", device=frame["meta/device"][0], date="2030-01-02")
-    table.save_figures({"width": json.dumps({"data": [], "layout": {"title": {"text": "By width"}}})})
+    table.save_figures(
+        {"width": json.dumps({"data": [], "layout": {"title": {"text": "By width"}}})}
+    )
 
 
 def test_lines_for_a_terminal(tmp_path):
@@ -61,9 +87,14 @@ def test_lines_for_a_terminal(tmp_path):
     text = "\n".join(told)
     lines = [line for line in text.splitlines() if "recombine run" not in line]
     assert max(map(len, lines)) <= 80
-    assert text.startswith("made: How wide?\n  Full scale, NVIDIA H200, 2030-01-02: 2 runs, 20 s of device time\n")
+    assert text.startswith(
+        "made: How wide?\n  Full scale, NVIDIA H200, 2030-01-02: 2 runs, 20 s of device time\n"
+    )
     assert "\n  reproduced      Wide *and* long Wide" in text
-    assert f"\n{' ' * 18}measured 0.9700 [0.5000, 1,000,000]; published: R2 > 0.9\n{' ' * 18}source: Fig. 2\n" in text
+    assert (
+        f"\n{' ' * 18}measured 0.9700 [0.5000, 1,000,000]; published: R2 > 0.9\n{' ' * 18}source: Fig. 2\n"
+        in text
+    )
     assert "\n  not reproduced  It is | odd\n" in text
     assert "measured ∞; published" in text
     assert "control: none" in text
@@ -77,7 +108,9 @@ def test_what_nobody_published_is_counted_and_told_apart(tmp_path):
     def asked(rows):
         return [*claims(rows), Claim("third", "Our question", "ours", OURS, 0.5, holds=False)]
 
-    found = ledger({"made": SimpleNamespace(claims=asked, __doc__=DOCSTRING)}, tmp_path).to_dict("records")
+    found = ledger({"made": SimpleNamespace(claims=asked, __doc__=DOCSTRING)}, tmp_path).to_dict(
+        "records"
+    )
     text = "\n".join(record.lines(found, 200))
     assert "measured 0.5000; ours\n" in text
     told = "2 published claims: 2 not yet run; 1 control or question of our own: 1 not reproduced"
@@ -90,7 +123,9 @@ def test_what_nobody_published_is_counted_and_told_apart(tmp_path):
 
 @pytest.fixture
 def page(tmp_path, monkeypatch) -> str:
-    monkeypatch.setattr(record, "_experiments", lambda: dict.fromkeys(["made", "other", "small", "todo"], MADE))
+    monkeypatch.setattr(
+        record, "_experiments", lambda: dict.fromkeys(["made", "other", "small", "todo"], MADE)
+    )
     made(tmp_path, "made", rows())
     made(tmp_path, "other", rows(model="Transformer"))
     made(tmp_path, "small", rows(**{"meta/device": "cpu", "meta/seconds": 1800.0}))
@@ -118,7 +153,9 @@ def test_a_page_tells_all(page):
 
 def test_only_the_papers_student_is_set_beside_the_public_code(page):
     time = page[page.index("## Device time") : page.index("## made")]
-    assert "40 s on NVIDIA H200 and 1 h 0 min on cpu" in time, "two tables of 2 x 2 s + 16 s; one of 2 x 1800 s + 16 s"
+    assert "40 s on NVIDIA H200 and 1 h 0 min on cpu" in time, (
+        "two tables of 2 x 2 s + 16 s; one of 2 x 1800 s + 16 s"
+    )
     assert "\n2 of the runs train an MLP of 4 layers of 1024" in time
     assert "they took 20 s." in time
     assert "10 min 22 s for 2 in a row, 31 times as long" in time, "2 x 311 s"
@@ -129,11 +166,15 @@ def test_runs_that_a_table_holds_beside_the_sweep_are_told_apart(page, tmp_path)
     Table(tmp_path / "small.parquet").note(shown=["a"])
     time = record.page(tmp_path).split("\n## ")[2]
     assert "40 s on NVIDIA H200 and 30 min 16 s on cpu" in time, "1800 s + 16 s"
-    assert "Further runs in the tables, which are no part of what is judged: 1, 30 min 16 s." in time
+    assert (
+        "Further runs in the tables, which are no part of what is judged: 1, 30 min 16 s." in time
+    )
 
 
 def test_the_public_codes_first_sweeps(monkeypatch, tmp_path):
-    monkeypatch.setattr(record, "_experiments", lambda: dict.fromkeys(["other", *device_time.FIRST], MADE))
+    monkeypatch.setattr(
+        record, "_experiments", lambda: dict.fromkeys(["other", *device_time.FIRST], MADE)
+    )
     for name in ("other", *device_time.FIRST[1:]):
         made(tmp_path, name, rows())
     assert "first three sweeps" not in record.page(tmp_path), "one is missing"
@@ -152,14 +193,24 @@ def test_commands_that_would_make_other_runs_are_told(tmp_path):
 
     def told(runs) -> str:
         module = SimpleNamespace(claims=claims, cells=lambda scale: runs)
-        return " ".join("\n".join(record.lines(ledger({"made": module}, tmp_path).to_dict("records"), 60)).split())
+        return " ".join(
+            "\n".join(
+                record.lines(ledger({"made": module}, tmp_path).to_dict("records"), 60)
+            ).split()
+        )
 
     note = "made with other settings than today's; the command makes new cells beside these"
     assert f"2 cells, 20 s of device time; {note} recombine run made" in told([{"width": 1}])
     frame = rows()
-    made(tmp_path, "made", frame.assign(run=frame["run"].map({"a": Cell("made", {"width": 1}).name, "b": "b"})))
+    made(
+        tmp_path,
+        "made",
+        frame.assign(run=frame["run"].map({"a": Cell("made", {"width": 1}).name, "b": "b"})),
+    )
     Table(tmp_path / "made.parquet").note(shown=[Cell("made", {"width": 1}).name, "b"])
-    assert f"2 cells, 20 s of device time; 1 of them {note} recombine run made" in told([{"width": 1}])
+    assert f"2 cells, 20 s of device time; 1 of them {note} recombine run made" in told(
+        [{"width": 1}]
+    )
     Table(tmp_path / "made.parquet").note(shown=[Cell("made", {"width": 1}).name])
     assert "1 cell, 18 s of device time recombine run made" in told([{"width": 1}])
 
@@ -185,21 +236,37 @@ def test_runs_that_tell_nothing_more_are_counted(tmp_path):
     table.append(rows().assign(run=identity(Run(seed=1))).iloc[:1])
     told = told.replace("2 runs.", "2 runs, of which the table has 1 all the same.")
     assert record._left_out(module, table, "full") == [told]
-    assert record._left_out(SimpleNamespace(spared=lambda _: [], impossible=lambda _: []), table, "full") == []
-    assert re.search(r"^Spared: 813 runs.* not needed to tell where a curve crosses\.$", PAGE, re.MULTILINE)
+    assert (
+        record._left_out(
+            SimpleNamespace(spared=lambda _: [], impossible=lambda _: []), table, "full"
+        )
+        == []
+    )
+    assert re.search(
+        r"^Spared: 813 runs.* not needed to tell where a curve crosses\.$", PAGE, re.MULTILINE
+    )
 
 
 def test_impossible_runs_are_listed_and_folded():
     section = PAGE[PAGE.index("\n## scaling_data") : PAGE.index("\n## scaling_depth")]
     (section,) = re.findall(r"^<details>.*^</details>$", section, re.MULTILINE | re.DOTALL)
-    assert re.search(r"<summary>.*left out: 54 runs, .* connect the modules</summary>\n\nShare held out: K=", section)
+    assert re.search(
+        r"<summary>.*left out: 54 runs, .* connect the modules</summary>\n\nShare held out: K=",
+        section,
+    )
     assert "K=2, M=16: 90%, 95%, 98%, 99%; K=2, M=24: 95%, 98%, 99%;" in section
     assert section.count("M=") >= 7
 
 
 @pytest.mark.parametrize(
     ("value", "told"),
-    [(0.99994, "0.9999"), (1 - 1e-7, "1.000"), (1 + 1e-7, "1.000"), (-0.5, "-0.5000"), (1234, "1,234")],
+    [
+        (0.99994, "0.9999"),
+        (1 - 1e-7, "1.000"),
+        (1 + 1e-7, "1.000"),
+        (-0.5, "-0.5000"),
+        (1234, "1,234"),
+    ],
 )
 def test_numbers(value, told):
     assert record._number(value) == told
@@ -218,7 +285,9 @@ def committed() -> pd.DataFrame:
 
 def test_the_committed_page_is_of_the_committed_tables(monkeypatch):
     monkeypatch.setattr(record, "ledger", lambda *_: committed())
-    assert record.page(RESULTS) == PAGE, "write it anew: recombine claims --page docs/results/README.md"
+    assert record.page(RESULTS) == PAGE, (
+        "write it anew: recombine claims --page docs/results/README.md"
+    )
 
 
 def test_measured_values_intervals_and_verdicts_stay():
@@ -228,7 +297,9 @@ def test_measured_values_intervals_and_verdicts_stay():
         assert found[name][2] == verdict, name
         numbers, before = ([one[0], *(one[1] or [])] for one in (found[name], (measured, interval)))
         assert [value is None for value in numbers] == [value is None for value in before], name
-        known = [(value, old) for value, old in zip(numbers, before, strict=True) if old is not None]
+        known = [
+            (value, old) for value, old in zip(numbers, before, strict=True) if old is not None
+        ]
         assert all(value == pytest.approx(old, rel=1e-9, abs=1e-9) for value, old in known), name
 
 
@@ -241,7 +312,9 @@ def test_every_table_is_of_use(name):
 @pytest.mark.parametrize("name", TABLES)
 def test_tables_tell_what_their_experiments_do(name):
     told = Table(RESULTS / f"{name}.parquet").meta()["description"]
-    assert told == (catalogue.experiment(name).__doc__ or "").strip(), "run it with --finished: pages are made of this"
+    assert told == (catalogue.experiment(name).__doc__ or "").strip(), (
+        "run it with --finished: pages are made of this"
+    )
 
 
 @pytest.mark.parametrize("name", catalogue.experiment_names())
@@ -249,13 +322,22 @@ def test_our_experiments_say_in_one_way_that_nothing_was_published(name):
     for claim in catalogue.experiment(name).claims(None):
         assert (claim.published == OURS) is claim.ours, f"{claim.name}: say OURS"
         assert not claim.published.startswith("nothing")
-        assert claim.ours or claim.source not in ("ours", "control"), f"{claim.name} was published: name where"
-        assert claim.control not in ("-", "is one", "the control below"), f"{claim.name}: say it in words"
-        assert not re.match(r"It grows|It falls|So does", claim.statement), f"{claim.name}: a line stands alone"
+        assert claim.ours or claim.source not in ("ours", "control"), (
+            f"{claim.name} was published: name where"
+        )
+        assert claim.control not in ("-", "is one", "the control below"), (
+            f"{claim.name}: say it in words"
+        )
+        assert not re.match(r"It grows|It falls|So does", claim.statement), (
+            f"{claim.name}: a line stands alone"
+        )
 
 
 def test_the_page_has_every_experiment():
-    assert re.findall(r"^## (\w+)$", PAGE, re.MULTILINE) == ["Verdicts", *catalogue.experiment_names()]
+    assert re.findall(r"^## (\w+)$", PAGE, re.MULTILINE) == [
+        "Verdicts",
+        *catalogue.experiment_names(),
+    ]
 
 
 def test_the_pictures_are_of_the_committed_figures():
@@ -264,11 +346,15 @@ def test_the_pictures_are_of_the_committed_figures():
         for name in TABLES
         for figure, text in Table(RESULTS / f"{name}.parquet").figures().items()
     }
-    assert {path.name for path in RESULTS.glob("*.svg")} == set(figures), "draw them: python benchmarks/pictures.py"
+    assert {path.name for path in RESULTS.glob("*.svg")} == set(figures), (
+        "draw them: python benchmarks/pictures.py"
+    )
     assert set(re.findall(r"\]\(([\w-]+\.svg)\)", PAGE)) == set(figures)
     for name, text in figures.items():
         picture = (RESULTS / name).read_text()
-        assert record.mark(text) in picture, f"{name} is of another figure: python benchmarks/pictures.py"
+        assert record.mark(text) in picture, (
+            f"{name} is of another figure: python benchmarks/pictures.py"
+        )
         assert len(picture) < 120_000, f"{name} is too large for a page"
 
 

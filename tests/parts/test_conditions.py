@@ -56,7 +56,9 @@ def in_span(train, test):
 def two_sides(draw_from):
     num_modules = draw_from(st.integers(2, 7))
     row = st.lists(st.integers(0, 1), min_size=num_modules, max_size=num_modules)
-    return tuple(np.array(draw_from(st.lists(row, min_size=1, max_size=8)), np.int8) for _ in range(2))
+    return tuple(
+        np.array(draw_from(st.lists(row, min_size=1, max_size=8)), np.int8) for _ in range(2)
+    )
 
 
 @repeatable
@@ -125,7 +127,9 @@ def test_feasible_rules_out_54_of_the_576_data_runs():
     for num_hot, num_modules in itertools.product(range(2, 8), (8, 16, 24, 32)):
         num_tasks = sum(comb(num_modules, k) for k in range(1, num_hot + 1))
         for frac_test in (0.125, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99):
-            impossible += not feasible(num_tasks - round(frac_test * num_tasks), num_hot, num_modules)
+            impossible += not feasible(
+                num_tasks - round(frac_test * num_tasks), num_hot, num_modules
+            )
     assert 3 * impossible == 54
 
 
@@ -182,7 +186,10 @@ def test_the_fractions_that_are_told_are_taken(num_tasks):
         train_size(num_tasks, 1.0)
     least, most = str(refused.value).split("choose it from ")[1].split(" to ")
     assert len(most) <= 3 + len(str(num_tasks)), "few digits"
-    assert (train_size(num_tasks, float(least)), train_size(num_tasks, float(most))) == (num_tasks - 1, 1)
+    assert (train_size(num_tasks, float(least)), train_size(num_tasks, float(most))) == (
+        num_tasks - 1,
+        1,
+    )
 
 
 def test_train_size_is_what_the_rounded_test_part_leaves():

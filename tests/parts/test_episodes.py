@@ -31,7 +31,10 @@ def test_scores_worked_out_by_hand():
 
 def test_what_stands_in_padding_changes_nothing():
     rng = np.random.default_rng(0)
-    prediction, y = jnp.asarray(rng.normal(size=(8, 5)), jnp.float32), jnp.array([1, 2, -1, -1, 0, 3, 4, -1])
+    prediction, y = (
+        jnp.asarray(rng.normal(size=(8, 5)), jnp.float32),
+        jnp.array([1, 2, -1, -1, 0, 3, 4, -1]),
+    )
     other = prediction.at[jnp.array([2, 3, 7])].set(1e3)
 
     def slope(p):

@@ -14,7 +14,9 @@ from tests.tables import khot_table
 
 
 def family(**fields):
-    return SimpleNamespace(**{"num_modules": 9, "num_hot": 3, "max_tasks": 0, "table_seed": 0} | fields)
+    return SimpleNamespace(
+        **{"num_modules": 9, "num_hot": 3, "max_tasks": 0, "table_seed": 0} | fields
+    )
 
 
 def test_the_table_holds_every_row_once():
@@ -36,7 +38,9 @@ def test_rows_beyond_the_table_have_more_active_modules():
     assert len(np.unique(beyond, axis=0)) == len(beyond)
 
 
-@pytest.mark.parametrize(("law", "values"), [("khot", {1.0}), ("discrete", {0.5, 0.6, 0.7, 0.8, 0.9, 1.0})])
+@pytest.mark.parametrize(
+    ("law", "values"), [("khot", {1.0}), ("discrete", {0.5, 0.6, 0.7, 0.8, 0.9, 1.0})]
+)
 def test_weights_follow_their_law(law, values):
     row = jnp.array([1, 0, 1, 1], jnp.int8)
     drawn = jax.vmap(lambda key: khot.weigh(key, row, law))(jax.random.split(new_key(0), 200))
@@ -46,7 +50,9 @@ def test_weights_follow_their_law(law, values):
 
 def test_continuous_weights_lie_between_a_half_and_one():
     row = jnp.array([1, 0, 1, 1], jnp.int8)
-    drawn = jax.vmap(lambda key: khot.weigh(key, row, "continuous"))(jax.random.split(new_key(0), 500))
+    drawn = jax.vmap(lambda key: khot.weigh(key, row, "continuous"))(
+        jax.random.split(new_key(0), 500)
+    )
     active = np.asarray(drawn[:, row == 1])
     assert active.min() > 0.5
     assert active.max() < 1
@@ -56,4 +62,7 @@ def test_continuous_weights_lie_between_a_half_and_one():
 def test_too_many_tasks_are_refused():
     with pytest.raises(InputError, match="too many to list: set max_tasks"):
         PreferenceGrid(num_modules=60, num_features=60, num_hot=8)
-    assert len(PreferenceGrid(num_modules=60, num_features=60, num_hot=8, max_tasks=100).tasks()) == 100
+    assert (
+        len(PreferenceGrid(num_modules=60, num_features=60, num_hot=8, max_tasks=100).tasks())
+        == 100
+    )

@@ -55,7 +55,9 @@ def test_a_batch_is_its_matrices_one_by_one(shape):
     x = matrices(shape) * np.float32([1, 100, 1e-3])[:, None, None]  # each by its own size
     together = np.asarray(orthogonalise(jnp.asarray(x)))
     for i in range(len(x)):
-        np.testing.assert_allclose(together[i : i + 1], orthogonalise(jnp.asarray(x[i : i + 1])), atol=1e-5)
+        np.testing.assert_allclose(
+            together[i : i + 1], orthogonalise(jnp.asarray(x[i : i + 1])), atol=1e-5
+        )
 
 
 def updates(transformation, gradients):
@@ -76,7 +78,9 @@ def updates(transformation, gradients):
 def of_optax():
     """Optax's, told that every leaf is a plain matrix."""
     kinds = optax.contrib.MuonDimensionNumbers(reduction_axis=0, output_axis=1)
-    return optax.contrib.scale_by_muon(weight_dimension_numbers=lambda tree: jax.tree.map(lambda _: kinds, tree))
+    return optax.contrib.scale_by_muon(
+        weight_dimension_numbers=lambda tree: jax.tree.map(lambda _: kinds, tree)
+    )
 
 
 def lengthened(updates):
@@ -95,7 +99,9 @@ def test_float32_updates_of_a_constant_gradient_are_optax_s():
 def test_float32_updates_of_drawn_gradients_are_optax_s_once_its_corrections_are_spent():
     # At step t optax weighs the newest gradient by (1 - .95^(t+1)) / (1 - .95^t), which is 1 + 2e-7 after 250 steps.
     gradients = {str(s): np.float32(RNG.normal(size=(260, *s))) for s in SHAPES}
-    gradients["(5, 12) again"] = np.float32(RNG.normal(size=(260, 5, 12)))  # two of one shape, one batch
+    gradients["(5, 12) again"] = np.float32(
+        RNG.normal(size=(260, 5, 12))
+    )  # two of one shape, one batch
     found, expected = (updates(t, gradients) for t in (scale_by_muon(), of_optax()))
     for name, u in lengthened(expected).items():
         np.testing.assert_allclose(found[name][250:], u[250:], atol=1e-3, err_msg=name)
@@ -113,13 +119,18 @@ def test_the_first_step_looks_ahead_and_then_remembers():
 
 def test_bfloat16_stays_within_a_few_percent():
     gradients = {str((m, n)): np.float32(RNG.normal(size=(5, 4 * m, 4 * n))) for m, n in SHAPES}
-    exact, low = updates(scale_by_muon(), gradients), updates(scale_by_muon(jnp.bfloat16), gradients)
+    exact, low = (
+        updates(scale_by_muon(), gradients),
+        updates(scale_by_muon(jnp.bfloat16), gradients),
+    )
     for name in gradients:
         assert low[name].dtype == np.float32
         error = np.linalg.norm(low[name] - exact[name]) / np.linalg.norm(exact[name])
         # A rounding is 2^-9; five iterations of slope up to 3.4 add some 30 of them up.
         assert 1e-3 < error < 0.08, f"{name}: near, but not equal, or the type were not used"
-        assert np.vdot(low[name], exact[name]) > 0.99 * np.linalg.norm(exact[name]) * np.linalg.norm(low[name])
+        assert np.vdot(low[name], exact[name]) > 0.99 * np.linalg.norm(
+            exact[name]
+        ) * np.linalg.norm(low[name])
 
 
 def test_momentum_is_kept_in_float32():
@@ -132,7 +143,9 @@ def test_momentum_is_kept_in_float32():
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_no_gradient_is_no_step(dtype):
-    found = updates(scale_by_muon(dtype), {str(shape): np.zeros((2, *shape), np.float32) for shape in SHAPES})
+    found = updates(
+        scale_by_muon(dtype), {str(shape): np.zeros((2, *shape), np.float32) for shape in SHAPES}
+    )
     for update in found.values():
         np.testing.assert_array_equal(update, 0)
 

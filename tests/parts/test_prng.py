@@ -20,14 +20,18 @@ KEY = new_key(7)
 
 @pytest.mark.parametrize(("num_rounds", "counter", "key", "result"), KNOWN)
 def test_the_generator_gives_the_known_answers(num_rounds, counter, key, result):
-    words = threefry(np.array(key, np.uint32), *np.array(counter, np.uint32)[:, None], num_rounds=num_rounds)
+    words = threefry(
+        np.array(key, np.uint32), *np.array(counter, np.uint32)[:, None], num_rounds=num_rounds
+    )
     assert tuple(int(word[0]) for word in words) == result
 
 
 def test_draws_use_13_rounds_and_every_counter_once():
     # A key is (0, seed); the first draw's words are the cipher of (0, 0), (1, 0), …, all first words first.
     counter = np.arange(3, dtype=np.uint32)
-    first, second = threefry(np.array([0, 7], np.uint32), counter, np.zeros_like(counter), num_rounds=13)
+    first, second = threefry(
+        np.array([0, 7], np.uint32), counter, np.zeros_like(counter), num_rounds=13
+    )
     np.testing.assert_array_equal(jax.random.bits(KEY, (6,)), np.concatenate([first, second]))
 
 
@@ -47,7 +51,9 @@ def test_compiled_and_vmapped_draws_are_the_same_bit_for_bit():
     compiled, batched = jax.jit(several)(keys[0]), jax.jit(jax.vmap(several))(keys)
     for name in ("split", "fold", "bits", "uniform"):
         np.testing.assert_array_equal(compiled[name], alone[0][name], err_msg=name)
-        np.testing.assert_array_equal(batched[name], np.stack([draw[name] for draw in alone]), err_msg=name)
+        np.testing.assert_array_equal(
+            batched[name], np.stack([draw[name] for draw in alone]), err_msg=name
+        )
     assert len({np.asarray(draw["bits"]).tobytes() for draw in alone}) == 3
 
 
@@ -103,7 +109,11 @@ def test_bytes_are_equally_frequent_within_a_draw_and_across_keys():
 
 
 def test_all_widths_and_odd_counts():
-    cases = [(shape, dtype) for shape in ((), (1,), (7,), (3, 5), (0,)) for dtype in ("uint8", "uint16", "uint32")]
+    cases = [
+        (shape, dtype)
+        for shape in ((), (1,), (7,), (3, 5), (0,))
+        for dtype in ("uint8", "uint16", "uint32")
+    ]
     draws = jax.jit(lambda: [jax.random.bits(KEY, shape, dtype) for shape, dtype in cases])()
     for (shape, dtype), bits in zip(cases, map(np.asarray, draws), strict=True):
         assert (bits.shape, bits.dtype) == (shape, np.dtype(dtype))

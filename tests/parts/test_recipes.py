@@ -41,7 +41,11 @@ def adam_by_hand(gradients, weights, learning_rate, weight_decay, nesterov=False
     w, m, v, steps = np.float64(weights), 0.0, 0.0, []
     for t, g in enumerate(np.float64(gradients), start=1):
         m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
-        ahead = 0.9 * m / (1 - 0.9 ** (t + 1)) + 0.1 * g / (1 - 0.9**t) if nesterov else m / (1 - 0.9**t)
+        ahead = (
+            0.9 * m / (1 - 0.9 ** (t + 1)) + 0.1 * g / (1 - 0.9**t)
+            if nesterov
+            else m / (1 - 0.9**t)
+        )
         step = ahead / (np.sqrt(v / (1 - 0.999**t)) + 1e-8) + weight_decay * w
         steps.append(-learning_rate * step)
         w = w + steps[-1]
@@ -61,7 +65,10 @@ def test_the_papers_learning_rate_is_constant():
     # With a constant gradient Adam's step is the learning rate itself, at every step and however long the run is.
     for num_steps in (20, 300_000):
         found = updates(
-            Paper(learning_rate=0.01, weight_decay=0), num_steps, np.full((20, 3), -2.0, np.float32), np.zeros(3)
+            Paper(learning_rate=0.01, weight_decay=0),
+            num_steps,
+            np.full((20, 3), -2.0, np.float32),
+            np.zeros(3),
         )
         np.testing.assert_allclose(found, 0.01, rtol=1e-4)
 
@@ -71,21 +78,33 @@ def test_the_fast_learning_rate_warms_up_and_falls_as_a_cosine(frac_warmup, warm
     recipe = Fast(learning_rate=0.02, frac_warmup=frac_warmup, final=0.1, vector_rate=0.5)
     gradients = np.full((43, 3), -2.0, np.float32)
     # Adam's steps at a rate of 1, which are not quite 1 because of Nesterov's momentum.
-    found = updates(recipe, 40, gradients, np.zeros(3)) / adam_by_hand(gradients, np.zeros(3), 1, 0, nesterov=True)
+    found = updates(recipe, 40, gradients, np.zeros(3)) / adam_by_hand(
+        gradients, np.zeros(3), 1, 0, nesterov=True
+    )
     steps = np.arange(43)
     # By hand: linear from 0 to the peak, then half a cosine to 10 percent of it at step 40, and constant from there.
     fall = 0.1 + 0.9 * (1 + np.cos(math.pi * np.clip((steps - warmup) / (40 - warmup), 0, 1))) / 2
-    np.testing.assert_allclose(found[:, 0], 0.01 * np.where(steps < warmup, steps / warmup, fall), rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(
+        found[:, 0], 0.01 * np.where(steps < warmup, steps / warmup, fall), rtol=1e-3, atol=1e-6
+    )
 
 
 def test_fast_updates_of_matrices_are_orthogonal_and_of_vectors_adams():
     # (out, in) as in equinox. A tall matrix takes steps longer by sqrt(out / in), a wide one does not.
-    weights = {"tall": np.zeros((16, 4), np.float32), "wide": np.zeros((4, 16), np.float32), "vector": np.zeros(5)}
-    gradients = jax.tree.map(lambda w: np.float32(np.repeat(RNG.normal(size=(1, *w.shape)), 3, axis=0)), weights)
+    weights = {
+        "tall": np.zeros((16, 4), np.float32),
+        "wide": np.zeros((4, 16), np.float32),
+        "vector": np.zeros(5),
+    }
+    gradients = jax.tree.map(
+        lambda w: np.float32(np.repeat(RNG.normal(size=(1, *w.shape)), 3, axis=0)), weights
+    )
     for name in ("tall", "wide"):
         u, _, v = np.linalg.svd(gradients[name], full_matrices=False)
         gradients[name] = np.float32(u * np.array([1, 0.3, 0.1, 0.03]) @ v)
-    found = updates(Fast(learning_rate=0.02, frac_warmup=0, final=1, vector_rate=0.3), 3, gradients, weights)
+    found = updates(
+        Fast(learning_rate=0.02, frac_warmup=0, final=1, vector_rate=0.3), 3, gradients, weights
+    )
     for name, length in (("tall", 2.0), ("wide", 1.0)):
         u, sizes, v = np.linalg.svd(found[name][2] / 0.02, full_matrices=False)
         # Newton-Schulz leaves singular values between 0.7 and 1.2; the gradient's spread over a factor of 33.
@@ -111,7 +130,10 @@ def test_knobs_may_be_traced(recipe):
             update, state = optimiser.update(gradients, state, WEIGHTS)
         return update
 
-    values = {"recipe.learning_rate": np.float32([0.01, 0.03]), "recipe.weight_decay": np.float32([0.0, 0.5])}
+    values = {
+        "recipe.learning_rate": np.float32([0.01, 0.03]),
+        "recipe.weight_decay": np.float32([0.0, 0.5]),
+    }
     if isinstance(recipe, Fast):
         values["recipe.vector_rate"] = np.float32([1.0, 1.0])
     assert values.keys() == knobs(Run(recipe=recipe)).keys()
@@ -128,7 +150,11 @@ def test_knobs_may_be_traced(recipe):
     ("recipe", "fields", "message"),
     [
         (Paper, {"learning_rate": -1e-3}, r"Paper\.learning_rate must be at least 0"),
-        (Paper, {"learning_rate": float("nan")}, r"Paper\.learning_rate must be at least 0, got nan"),
+        (
+            Paper,
+            {"learning_rate": float("nan")},
+            r"Paper\.learning_rate must be at least 0, got nan",
+        ),
         (Paper, {"weight_decay": -1}, r"Paper\.weight_decay"),
         (Paper, {"learning_rate": "fast"}, r"Paper\.learning_rate must be a number, got 'fast'"),
         (Fast, {"learning_rate": None}, r"Fast\.learning_rate must be a number"),
@@ -140,8 +166,16 @@ def test_knobs_may_be_traced(recipe):
         (Fast, {"vector_rate": -0.1}, r"Fast\.vector_rate must be at least 0, got -0\.1"),
         (Fast, {"vector_rate": float("nan")}, r"Fast\.vector_rate must be at least 0, got nan"),
         (Fast, {"vector_rate": "slow"}, r"Fast\.vector_rate must be a number, got 'slow'"),
-        (Fast, {"precision": "half"}, r"Fast\.precision must be one of 'float32', 'bfloat16', 'auto', got 'half'"),
-        (Paper, {"precision": jnp.bfloat16}, r"Paper\.precision must be one of 'float32', 'bfloat16', 'auto'"),
+        (
+            Fast,
+            {"precision": "half"},
+            r"Fast\.precision must be one of 'float32', 'bfloat16', 'auto', got 'half'",
+        ),
+        (
+            Paper,
+            {"precision": jnp.bfloat16},
+            r"Paper\.precision must be one of 'float32', 'bfloat16', 'auto'",
+        ),
     ],
 )
 def test_mistakes_are_told_by_the_fields_name(recipe, fields, message):
@@ -156,7 +190,9 @@ def test_auto_is_float32_on_a_cpu_and_bfloat16_elsewhere(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert multiplied_in("auto") == multiplied_in("bfloat16") == jnp.bfloat16
     assert multiplied_in("float32") == jnp.float32
-    assert (Paper().precision, Fast().precision) == ("float32", "auto"), "the paper's runs are float32"
+    assert (Paper().precision, Fast().precision) == ("float32", "auto"), (
+        "the paper's runs are float32"
+    )
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -174,7 +210,8 @@ def test_the_paper_s_first_moment_is_kept_in_the_recipe_s_type(precision):
 def test_the_paper_s_bfloat16_updates_are_near_the_float32_ones():
     gradients = jax.tree.map(lambda w: np.float32(RNG.normal(size=(5, *w.shape))), WEIGHTS)
     exact, low = (
-        updates(Paper(learning_rate=0.01, precision=p), 5, gradients, WEIGHTS) for p in ("float32", "bfloat16")
+        updates(Paper(learning_rate=0.01, precision=p), 5, gradients, WEIGHTS)
+        for p in ("float32", "bfloat16")
     )
     for name in WEIGHTS:
         # Adam's steps are of the size of the rate; a rounding of bfloat16 is 2^-9 of the momentum.
@@ -185,7 +222,8 @@ def test_the_paper_s_bfloat16_updates_are_near_the_float32_ones():
 def test_the_vector_rate_changes_vectors_alone():
     gradients = jax.tree.map(lambda w: np.float32(RNG.normal(size=(3, *w.shape))), WEIGHTS)
     full, slow, none = (
-        updates(Fast(0.02, frac_warmup=0, vector_rate=rate), 3, gradients, WEIGHTS) for rate in (1.0, 0.1, 0.0)
+        updates(Fast(0.02, frac_warmup=0, vector_rate=rate), 3, gradients, WEIGHTS)
+        for rate in (1.0, 0.1, 0.0)
     )
     np.testing.assert_array_equal(full["matrix"], slow["matrix"])
     np.testing.assert_allclose(slow["vector"], 0.1 * full["vector"], rtol=1e-5)

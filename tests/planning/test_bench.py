@@ -28,7 +28,9 @@ def test_the_plain_loop_trains(monkeypatch):
 
     def watched(net, batch):
         prediction, activations = predict(net, batch)
-        jax.debug.callback(lambda x: losses.append(float(x)), jnp.square(prediction - batch.y).mean(), ordered=True)
+        jax.debug.callback(
+            lambda x: losses.append(float(x)), jnp.square(prediction - batch.y).mean(), ordered=True
+        )
         return prediction, activations
 
     monkeypatch.setattr(plain, "predict", watched)
@@ -54,8 +56,18 @@ def rows(date="2030-01-02", machine="Abacus") -> pd.DataFrame:
         speed.row("beads", 1234.5, "beads/s"),
         speed.row("… against fingers", 12.345, "x", ">= 10", True, "a note"),
     ]
-    two = [speed.row("score", 0.98765, "R2", ">= .99", False), speed.row("share", np.float32(0.5), "%", "< 2", True)]
-    about = {"device": machine, "cores": "2", "jax": "1.0", "python": "3.99", "recombine": "0.0", "date": date}
+    two = [
+        speed.row("score", 0.98765, "R2", ">= .99", False),
+        speed.row("share", np.float32(0.5), "%", "< 2", True),
+    ]
+    about = {
+        "device": machine,
+        "cores": "2",
+        "jax": "1.0",
+        "python": "3.99",
+        "recombine": "0.0",
+        "date": date,
+    }
     frame = pd.DataFrame(one + two).assign(section=["Beads", "Beads", "Scores", "Scores"], **about)
     return frame.astype({"reached": "boolean"})
 
@@ -129,12 +141,22 @@ def test_a_quick_bench_is_two_sections(monkeypatch, cpu):
     assert list(Suite(quick=True).sections()) == ["Ceiling", "Against a plain loop"]
     whole = list(Suite().sections())
     assert whole[0] == "Ceiling"
-    assert {"Growth", "Decodability", "Compilation", "Against a plain loop", "Sweeps", "Memory"} < set(whole)
+    assert {
+        "Growth",
+        "Decodability",
+        "Compilation",
+        "Against a plain loop",
+        "Sweeps",
+        "Memory",
+    } < set(whole)
     assert ("The paper's recipe" in whole) != cpu
 
 
 def test_rows_come_section_by_section(monkeypatch):
-    made = {"First": lambda: [speed.row("a", 1, "s")], "Second": lambda: [speed.row("b", 2, "s", "< 1", False)]}
+    made = {
+        "First": lambda: [speed.row("a", 1, "s")],
+        "Second": lambda: [speed.row("b", 2, "s", "< 1", False)],
+    }
     monkeypatch.setattr(Suite, "sections", lambda self: made)
     measuring, one = [], Suite(quick=True)
     frames = one.measure(measuring.append)
@@ -149,7 +171,9 @@ def test_rows_come_section_by_section(monkeypatch):
 
 
 def test_the_ceiling_is_the_best_product(monkeypatch):
-    monkeypatch.setattr(speed, "ceiling", lambda: [speed.row("f32", 3, "TFLOP/s"), speed.row("bf16", 5, "TFLOP/s")])
+    monkeypatch.setattr(
+        speed, "ceiling", lambda: [speed.row("f32", 3, "TFLOP/s"), speed.row("bf16", 5, "TFLOP/s")]
+    )
     one = Suite()
     assert len(one.sections()["Ceiling"]()) == 2
     assert one.best == 5
@@ -158,8 +182,15 @@ def test_the_ceiling_is_the_best_product(monkeypatch):
 @pytest.fixture
 def call(call, monkeypatch):
     """The command line, with a section that takes no time."""
-    made = {"Beads": lambda: [speed.row("a", 1234.5, "s"), speed.row("b", float("nan"), "s", "< 1", False, "why")]}
-    monkeypatch.setattr(Suite, "sections", lambda self: made if self.quick else pytest.fail("not quick"))
+    made = {
+        "Beads": lambda: [
+            speed.row("a", 1234.5, "s"),
+            speed.row("b", float("nan"), "s", "< 1", False, "why"),
+        ]
+    }
+    monkeypatch.setattr(
+        Suite, "sections", lambda self: made if self.quick else pytest.fail("not quick")
+    )
     return call
 
 
@@ -167,7 +198,17 @@ def test_the_command_prints_json(call):
     code, out, err = call("bench", "--quick", "--json")
     assert code == 0
     found = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
-    assert set(found) >= {"device", "cores", "jax", "python", "recombine", "date", "rows", "missed", "cost"}
+    assert set(found) >= {
+        "device",
+        "cores",
+        "jax",
+        "python",
+        "recombine",
+        "date",
+        "rows",
+        "missed",
+        "cost",
+    }
     assert found["device"] == jax.devices()[0].device_kind
     assert found["jax"] == jax.__version__
     assert [row["name"] for row in found["rows"]] == ["a", "b"]
@@ -206,7 +247,9 @@ def committed(name: str) -> pd.DataFrame:
     return pd.read_parquet(RESULTS / f"bench-{name}.parquet")
 
 
-@pytest.mark.skipif(not (RESULTS / "bench.md").exists(), reason="docs/results/bench.md is not written yet")
+@pytest.mark.skipif(
+    not (RESULTS / "bench.md").exists(), reason="docs/results/bench.md is not written yet"
+)
 def test_the_committed_page_is_of_the_committed_tables():
     assert (RESULTS / "bench.md").read_text() == markdown(committed("h200"), committed("cpu"))
 
@@ -220,9 +263,15 @@ def test_the_committed_table_reaches_the_targets():
         assert len(found) == 1, name
         return found["value"].iloc[0]
 
-    recipe, quality, few_shot = "The paper's recipe", "Time to the published quality", "Few-shot encoding"
+    recipe, quality, few_shot = (
+        "The paper's recipe",
+        "Time to the published quality",
+        "Few-shot encoding",
+    )
     assert value(recipe, "the best of these") >= 9300
-    rates = table[(table["section"] == recipe) & table["name"].str.match(r"Paper, bfloat16, \d+ runs")]["value"]
+    rates = table[
+        (table["section"] == recipe) & table["name"].str.match(r"Paper, bfloat16, \d+ runs")
+    ]["value"]
     assert value(recipe, "the best of these") == rates.max()
     assert value(recipe, "bfloat16 differs by") <= 0.002
     assert value(quality, "mean test R2") >= 0.9967
@@ -245,7 +294,9 @@ def test_a_familys_stand_in_has_its_shapes_and_costs_nothing():
     free = sampling.Free(family)
     task, world = jnp.ones(4), family.init(new_key(0))
     for real, cheap in zip(
-        family.sample(world, new_key(1), task, 8), free.sample(world, new_key(1), task, 8), strict=True
+        family.sample(world, new_key(1), task, 8),
+        free.sample(world, new_key(1), task, 8),
+        strict=True,
     ):
         assert (real.shape, real.dtype) == (cheap.shape, cheap.dtype)
     drawn = [free.sample(world, new_key(seed), task, 8)[0] for seed in range(8)]
@@ -269,7 +320,9 @@ def test_what_bounds_training_is_told(monkeypatch):
 def test_the_reference_is_of_the_committed_table():
     assert fidelity.reference() == reference.measured()
     large = fidelity.reference()[fidelity.LARGE]
-    assert large["recipe"] == "Paper(learning_rate=0.0003, weight_decay=0.003), 300,000 steps, float32"
+    assert (
+        large["recipe"] == "Paper(learning_rate=0.0003, weight_decay=0.003), 300,000 steps, float32"
+    )
     assert large["runs"] == 3
 
 

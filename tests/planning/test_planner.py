@@ -36,7 +36,9 @@ def test_a_measured_number_is_read_off_the_curve():
     assert found["tasks"] == 696
     assert found["share"] == pytest.approx(256 / 696)
     # Halfway in log n is halfway in score.
-    assert ask(curves(lambda m, k, seed: m**2), 16, target=0.85)["needed"] == pytest.approx(256 / 2, abs=1)
+    assert ask(curves(lambda m, k, seed: m**2), 16, target=0.85)["needed"] == pytest.approx(
+        256 / 2, abs=1
+    )
 
 
 def test_the_interval_is_over_seeds_and_reaches_to_the_law():
@@ -45,7 +47,9 @@ def test_the_interval_is_over_seeds_and_reaches_to_the_law():
     assert found["interval"][1] in (307, 308)
     bent = curves(lambda m, k, seed: m**2 * (2 if m == 16 else 1))
     assert ask(bent, 16)["needed"] == pytest.approx(512, abs=1)
-    assert ask(bent, 16)["interval"][0] == pytest.approx(16**2 * 2 ** (1 / 3), abs=2), "what the law of all three says"
+    assert ask(bent, 16)["interval"][0] == pytest.approx(16**2 * 2 ** (1 / 3), abs=2), (
+        "what the law of all three says"
+    )
 
 
 def test_between_measured_numbers_the_law_speaks():
@@ -53,10 +57,14 @@ def test_between_measured_numbers_the_law_speaks():
     assert found["needed"] == math.ceil(2 * 24**1.5)
     assert not found["extrapolates"]
     bent = ask(curves(lambda m, k, seed: 2 * m**1.5 * (2 if m == 16 else 1)), 24)
-    assert bent["interval"][0] < bent["needed"] / 1.5 < bent["needed"] * 1.5 < bent["interval"][1], "it misses 16 by 2"
+    assert (
+        bent["interval"][0] < bent["needed"] / 1.5 < bent["needed"] * 1.5 < bent["interval"][1]
+    ), "it misses 16 by 2"
 
 
-@pytest.mark.parametrize(("num_modules", "outside"), [(9, False), (31, False), (33, True), (7, True), (64, True)])
+@pytest.mark.parametrize(
+    ("num_modules", "outside"), [(9, False), (31, False), (33, True), (7, True), (64, True)]
+)
 def test_beyond_them_it_says_that_it_extrapolates(num_modules, outside):
     found = ask(curves(lambda m, k, seed: m**2), num_modules, num_hot=3)
     assert found["extrapolates"] == outside
@@ -68,9 +76,13 @@ def test_another_number_of_active_modules_is_extrapolated_and_its_interval_wider
     known, found = ask(measured, 16, 3), ask(measured, 16, 5)
     assert found["needed"] == known["needed"]
     assert "K=5 was not measured: the law is that of K=3" in found["why"]
-    assert found["interval"][1] == pytest.approx(known["interval"][1] * 1.5**2, rel=0.01), "two steps of 3/2"
+    assert found["interval"][1] == pytest.approx(known["interval"][1] * 1.5**2, rel=0.01), (
+        "two steps of 3/2"
+    )
     alone = ask(curves(lambda m, k, seed: m**2), 16, 4)
-    assert alone["interval"][1] == pytest.approx(2 * 256, rel=0.01), "without another law: a factor of two"
+    assert alone["interval"][1] == pytest.approx(2 * 256, rel=0.01), (
+        "without another law: a factor of two"
+    )
 
 
 def test_more_tasks_than_there_are_is_told():
@@ -82,7 +94,10 @@ def test_more_tasks_than_there_are_is_told():
 def test_a_target_that_nobody_reached_has_no_law():
     low = curves(lambda m, k, seed: m**2)
     low["runs"] = [[*run[:4], run[4] - 0.05] for run in low["runs"]]
-    with pytest.raises(InputError, match=r"R2 0\.999 was reached.*best score there is 0\.950.*choose another target"):
+    with pytest.raises(
+        InputError,
+        match=r"R2 0\.999 was reached.*best score there is 0\.950.*choose another target",
+    ):
         ask(low, 16, target=0.999)
 
 
@@ -106,7 +121,9 @@ def test_the_committed_numbers_are_of_the_committed_tables():
 
 
 def test_the_command_answers_from_what_was_measured(call):
-    code, out, _ = call("plan", "--modules", "24", "--hot", "3", "--target", "0.95", "--device", H200, "--json")
+    code, out, _ = call(
+        "plan", "--modules", "24", "--hot", "3", "--target", "0.95", "--device", H200, "--json"
+    )
     found = json.loads(out)
     assert code == 0
     assert 190 < found["needed"] < 240, "docs/results: M=24, K=3"
@@ -124,7 +141,9 @@ def test_another_k_answers_for_one_that_is_too_easy_but_never_for_one_that_fails
     assert found["needed"] == 256
     assert found["why"] == "K=4 tells no law: the law is that of K=3"
     hard = made | {"runs": [[*run[:4], 0.5] if run[1] == 4 else run for run in made["runs"]]}
-    with pytest.raises(InputError, match=r"with K=4: no law can be fitted; the best score there is 0\.500"):
+    with pytest.raises(
+        InputError, match=r"with K=4: no law can be fitted; the best score there is 0\.500"
+    ):
         ask(hard, 16, num_hot=4)
     with pytest.raises(InputError, match="choose another target"):
         ask(hard, 16, num_hot=5, target=0.3)

@@ -15,9 +15,13 @@ def samples(num: int, seed: int = 0) -> pd.DataFrame:
 def parts(factors: pd.DataFrame, noise: float = 0.3, width: int = 24) -> np.ndarray:
     """Every value has a direction of its own: what is read on some combinations is read on all."""
     rng = np.random.default_rng(1)
-    code = np.concatenate([one_hot(factors["shape"], SHAPES), one_hot(factors["colour"], COLOURS)], axis=1)
+    code = np.concatenate(
+        [one_hot(factors["shape"], SHAPES), one_hot(factors["colour"], COLOURS)], axis=1
+    )
     code = np.concatenate([code, factors[["size"]]], axis=1)
-    return code @ rng.normal(size=(code.shape[1], width)) + noise * rng.normal(size=(len(code), width))
+    return code @ rng.normal(size=(code.shape[1], width)) + noise * rng.normal(
+        size=(len(code), width)
+    )
 
 
 def wholes(factors: pd.DataFrame, noise: float = 0.3, width: int = 64) -> np.ndarray:
@@ -25,7 +29,9 @@ def wholes(factors: pd.DataFrame, noise: float = 0.3, width: int = 64) -> np.nda
     rng = np.random.default_rng(2)
     names = factors.astype(str).agg(" ".join, axis=1)
     code = one_hot(names, sorted(names.unique()))
-    return code @ rng.normal(size=(code.shape[1], width)) + noise * rng.normal(size=(len(code), width))
+    return code @ rng.normal(size=(code.shape[1], width)) + noise * rng.normal(
+        size=(len(code), width)
+    )
 
 
 def one_hot(values: pd.Series, known) -> np.ndarray:

@@ -91,7 +91,9 @@ def test_layers_of_a_cpu_beside_layers_elsewhere(elsewhere, monkeypatch, known):
     batches = list(torch.randn(6, 5, 4))
     wanted = Recorder(model, "*", progress=False).record(batches)
     monkeypatch.setattr(copies, "_places", places)
-    found = Recorder(model, "*", progress=False).record(batches if known else (batch for batch in batches))
+    found = Recorder(model, "*", progress=False).record(
+        batches if known else (batch for batch in batches)
+    )
     assert elsewhere.count("begun") == elsewhere.count("waited") == 6
     for name, rows in wanted.items():
         np.testing.assert_array_equal(found[name], rows)

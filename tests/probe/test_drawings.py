@@ -5,7 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-image_module = pytest.importorskip("PIL.Image", reason="images need Pillow, which comes with the extra torch")
+image_module = pytest.importorskip(
+    "PIL.Image", reason="images need Pillow, which comes with the extra torch"
+)
 
 from recombine.basics.errors import InputError  # noqa: E402
 from recombine.probe.drawings import Drawings  # noqa: E402
@@ -21,7 +23,9 @@ class Plain:
         (text,) = texts
         self.asked.append(text)
         images = [image_module.new("RGB", (8, 8), (100 * seed, 0, 0)) for seed in seeds]
-        return SimpleNamespace(activations={"a": np.array([[len(text), seed] for seed in seeds])}, images=images)
+        return SimpleNamespace(
+            activations={"a": np.array([[len(text), seed] for seed in seeds])}, images=images
+        )
 
 
 def test_what_is_there_is_not_drawn_again(tmp_path):
@@ -45,7 +49,9 @@ def test_damage_is_told(tmp_path):
     drawings.draw(["cat", "dog"], [0, 1])
     file = sorted(tmp_path.glob("*.npz"))[0]
     file.write_bytes(file.read_bytes()[:50])
-    with pytest.raises(InputError, match=f"{file.name} is damaged: remove it, and it is drawn again"):
+    with pytest.raises(
+        InputError, match=f"{file.name} is damaged: remove it, and it is drawn again"
+    ):
         drawings.draw(["cat", "dog"], [0, 1])
     file.unlink()
     assert len(drawings.draw(["cat", "dog"], [0, 1]).files) == 4

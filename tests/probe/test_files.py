@@ -25,13 +25,25 @@ def tensors(path, arrays, cut=0):
 
 def test_safetensors_of_every_type(tmp_path):
     x = np.arange(12.0).reshape(4, 3)
-    half = (x.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)  # bfloat16: these numbers fit into it
-    kinds = {"F64": x, "F32": x.astype("f4"), "F16": x.astype("f2"), "BF16": half, "I32": x.astype("i4")}
-    found = read_activations(tensors(tmp_path / "a.safetensors", {kind: (kind, one) for kind, one in kinds.items()}))
+    half = (x.astype(np.float32).view(np.uint32) >> 16).astype(
+        np.uint16
+    )  # bfloat16: these numbers fit into it
+    kinds = {
+        "F64": x,
+        "F32": x.astype("f4"),
+        "F16": x.astype("f2"),
+        "BF16": half,
+        "I32": x.astype("i4"),
+    }
+    found = read_activations(
+        tensors(tmp_path / "a.safetensors", {kind: (kind, one) for kind, one in kinds.items()})
+    )
     assert list(found) == list(kinds)
     assert all((found[kind] == x).all() for kind in kinds)
     assert found["BF16"].dtype == np.float32
-    assert all(isinstance(found[kind], np.memmap) for kind in kinds if kind != "BF16")  # not read before it is used
+    assert all(
+        isinstance(found[kind], np.memmap) for kind in kinds if kind != "BF16"
+    )  # not read before it is used
 
 
 def test_bfloat16_is_converted_exactly(tmp_path):
@@ -44,10 +56,20 @@ def test_bfloat16_is_converted_exactly(tmp_path):
 def test_arrays_are_where_the_library_finds_them(tmp_path):
     rng = np.random.default_rng(0)
     kinds = ("f8", "f4", "f2", "i8", "i4", "i2", "i1", "u1", "?")
-    arrays = {f"{i % 4}/{kind}": rng.integers(0, 2, (i + 1, 3)).astype(kind) for i, kind in enumerate(kinds)}
-    arrays |= {"none": np.zeros((0, 3), "f4"), "nothing": np.zeros((2, 0), "i1"), "cube": rng.normal(size=(2, 3, 5))}
+    arrays = {
+        f"{i % 4}/{kind}": rng.integers(0, 2, (i + 1, 3)).astype(kind)
+        for i, kind in enumerate(kinds)
+    }
+    arrays |= {
+        "none": np.zeros((0, 3), "f4"),
+        "nothing": np.zeros((2, 0), "i1"),
+        "cube": rng.normal(size=(2, 3, 5)),
+    }
     save_file(arrays, tmp_path / "a.safetensors", {"made": "by the library"})
-    found, expected = read_activations(tmp_path / "a.safetensors"), load_file(tmp_path / "a.safetensors")
+    found, expected = (
+        read_activations(tmp_path / "a.safetensors"),
+        load_file(tmp_path / "a.safetensors"),
+    )
     assert set(found) == set(arrays)
     for name, array in expected.items():
         assert found[name].dtype == array.dtype
@@ -79,18 +101,26 @@ class Trap:
 
 def test_objects_are_refused_and_never_unpickled(tmp_path):
     np.savez(tmp_path / "a.npz", fine=np.ones((2, 2)), bad=np.array([Trap(), Trap()], object))
-    with pytest.raises(InputError, match=r"'bad' in .* holds Python objects, which are never unpickled"):
+    with pytest.raises(
+        InputError, match=r"'bad' in .* holds Python objects, which are never unpickled"
+    ):
         read_activations(tmp_path / "a.npz")
 
 
 def test_broken_files_are_told_in_one_line(tmp_path):
     cut = tensors(tmp_path / "cut.safetensors", {"a": ("F32", np.ones((4, 3), "f4"))}, cut=7)
-    with pytest.raises(InputError, match=r"cut\.safetensors cannot be read .* is cut off or damaged"):
+    with pytest.raises(
+        InputError, match=r"cut\.safetensors cannot be read .* is cut off or damaged"
+    ):
         read_activations(cut)
     strange = tensors(tmp_path / "strange.safetensors", {"a": ("F8_E4M3", np.ones((4, 3), "u1"))})
     with pytest.raises(InputError, match=r"'a' in .* is F8_E4M3: save it as one of F64, F32"):
         read_activations(strange)
-    for name, content in {"a.safetensors": b"\xff" * 40, "b.safetensors": b"1", "c.npz": b"not a zip"}.items():
+    for name, content in {
+        "a.safetensors": b"\xff" * 40,
+        "b.safetensors": b"1",
+        "c.npz": b"not a zip",
+    }.items():
         (tmp_path / name).write_bytes(content)
         with pytest.raises(InputError, match="cannot be read as"):
             read_activations(tmp_path / name)
@@ -102,23 +132,35 @@ def test_broken_files_are_told_in_one_line(tmp_path):
 
 FOUR = {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}
 HOSTILE = {
-    "bytes after the arrays": ({"a": FOUR | {"shape": [3], "data_offsets": [0, 12]}}, "is cut off or damaged"),
+    "bytes after the arrays": (
+        {"a": FOUR | {"shape": [3], "data_offsets": [0, 12]}},
+        "is cut off or damaged",
+    ),
     "a gap": ({"a": FOUR | {"shape": [3], "data_offsets": [4, 16]}}, "is cut off or damaged"),
     "overlapping arrays": ({"a": FOUR, "b": FOUR}, "is cut off or damaged"),
-    "offsets beyond the end": ({"a": FOUR | {"data_offsets": [0, 1 << 62]}}, "is cut off or damaged"),
+    "offsets beyond the end": (
+        {"a": FOUR | {"data_offsets": [0, 1 << 62]}},
+        "is cut off or damaged",
+    ),
     "offsets before the start": ({"a": FOUR | {"data_offsets": [-16, 0]}}, "is cut off or damaged"),
     "reversed offsets": ({"a": FOUR | {"data_offsets": [16, 0]}}, "is cut off or damaged"),
     "a size that overflows": ({"a": FOUR | {"shape": [1 << 62, 16]}}, "is cut off or damaged"),
     "a negative size": ({"a": FOUR | {"shape": [-4]}}, "is cut off or damaged"),
     "no shape": ({"a": {"dtype": "F32", "data_offsets": [0, 16]}}, "is cut off or damaged"),
     "an unknown type": ({"a": FOUR | {"dtype": "F7\x1b[31m"}}, r"F7\\x1b\[31m"),
-    "a name with control characters": ({"a\x1b\n": FOUR | {"dtype": "U32"}}, r"'a\\x1b\\n' in .* is U32"),
+    "a name with control characters": (
+        {"a\x1b\n": FOUR | {"dtype": "U32"}},
+        r"'a\\x1b\\n' in .* is U32",
+    ),
     "too many dimensions": ({"a": FOUR | {"shape": [4] + [1] * 99}}, "cannot be read as"),
     "an empty array beyond all sizes": (
         {"a": FOUR, "b": FOUR | {"shape": [0, 1 << 63], "data_offsets": [16, 16]}},
         "cannot be read as",
     ),
-    "a single number": ({"a": FOUR, "b": FOUR | {"shape": [], "data_offsets": [16, 20]}}, "'b' in .* is a single"),
+    "a single number": (
+        {"a": FOUR, "b": FOUR | {"shape": [], "data_offsets": [16, 20]}},
+        "'b' in .* is a single",
+    ),
     "a list": ([], "is cut off or damaged"),
     "no array": ({}, "holds no array"),
 }
@@ -129,7 +171,9 @@ def test_hostile_safetensors_are_refused_in_one_line(tmp_path, case):
     header, message = HOSTILE[case]
     text = json.dumps(header).encode()
     num_bytes = {"a single number": 20, "no array": 0}.get(case, 16)
-    (tmp_path / "a.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(num_bytes))
+    (tmp_path / "a.safetensors").write_bytes(
+        len(text).to_bytes(8, "little") + text + bytes(num_bytes)
+    )
     with pytest.raises(InputError, match=message) as error:
         read_activations(tmp_path / "a.safetensors")
     assert str(error.value).isprintable()
@@ -145,7 +189,10 @@ def test_headers_that_are_no_json_are_refused(tmp_path, text):
 
 def test_text_stays_text_in_tables(tmp_path):
     (tmp_path / "f.csv").write_text("animal,legs\nNA,4\nnull,2\n")
-    assert read_factors(tmp_path / "f.csv").to_dict("list") == {"animal": ["NA", "null"], "legs": [4, 2]}
+    assert read_factors(tmp_path / "f.csv").to_dict("list") == {
+        "animal": ["NA", "null"],
+        "legs": [4, 2],
+    }
     read_factors(tmp_path / "f.csv").to_parquet(tmp_path / "f.parquet")
     assert read_factors(tmp_path / "f.parquet")["animal"].tolist() == ["NA", "null"]
     (tmp_path / "f.csv").write_text("")

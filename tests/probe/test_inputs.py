@@ -26,7 +26,9 @@ def test_constant_features_are_counted_over_all_blocks(monkeypatch):
     layer = np.zeros((10, 2, 3))
     assert inputs.constant_features(layer) == 6
     layer[9, 0, 1] = 1.0  # differs in the last block only
-    layer[:, 1, 0] = np.repeat([1.0, 2.0, 3.0], [4, 4, 2])  # constant in every block, but not over all
+    layer[:, 1, 0] = np.repeat(
+        [1.0, 2.0, 3.0], [4, 4, 2]
+    )  # constant in every block, but not over all
     assert inputs.constant_features(layer) == 4
     assert inputs.constant_features(layer.astype(bool)) == 5
     assert inputs.constant_features(np.arange(20.0).reshape(10, 2)) == 0
@@ -61,7 +63,10 @@ def test_combinations_are_called_the_same_whichever_are_ranked():
     assert set(told["combination"]) == {"a=0, b=1", "a=1, b=1"} <= set(probe.combinations_)
     switches = factors.clip(upper=1)
     probe = Decodability(folds=3).fit(factors @ rng.normal(size=(2, 8)), switches)
-    assert set(probe.rank(pd.DataFrame({"a": [1, 1], "b": [0, 1]}))["combination"]) == {"a", "a + b"}
+    assert set(probe.rank(pd.DataFrame({"a": [1, 1], "b": [0, 1]}))["combination"]) == {
+        "a",
+        "a + b",
+    }
 
 
 WRONG = {
@@ -89,6 +94,8 @@ def test_activations_without_a_shape_are_told():
 
 def test_integers_and_half_floats_are_let_through():
     kinds = (np.int8, np.uint8, np.int64, bool, np.float16, np.float32)
-    assert len(inputs.layers({str(kind): np.array([[1, 0], [0, 1]], kind) for kind in kinds})) == len(kinds)
+    assert len(
+        inputs.layers({str(kind): np.array([[1, 0], [0, 1]], kind) for kind in kinds})
+    ) == len(kinds)
     with pytest.raises(InputError, match="in 1 of 2 samples, the first in sample 1"):
         inputs.layers(np.array([[1, 0], [-np.inf, 1]], np.float16))

@@ -37,7 +37,10 @@ def test_another_judge_has_another_code(tmp_path):
 
 
 def test_a_threshold_tells_best_what_was_asked_for():
-    scores, present = np.array([0.0, 1.0, 2.0, 3.0, 4.0]), np.array([False, False, True, True, True])
+    scores, present = (
+        np.array([0.0, 1.0, 2.0, 3.0, 4.0]),
+        np.array([False, False, True, True, True]),
+    )
     assert judges.threshold(scores, present) == 1.5
     assert judges.threshold(scores, np.array([False, True, False, True, True])) == 2.5
     assert judges.threshold(scores, ~present[::-1] | True) == -np.inf
@@ -49,7 +52,9 @@ def test_clip_sees_what_is_above_a_threshold_of_train_prompts_alone(prompts, mon
     numbers = np.arange(len(prompts)).repeat(2)
     true = prompts.factors.iloc[numbers].to_numpy()
     held = prompts.held_out[numbers]
-    monkeypatch.setattr(judges, "clip_scores", lambda name, files, words: true + 10.0 * held[:, None])
+    monkeypatch.setattr(
+        judges, "clip_scores", lambda name, files, words: true + 10.0 * held[:, None]
+    )
     seen = judges.verdicts("clip:folder", [], prompts, numbers)
     assert not seen["failed"][~held].any()
     assert seen["failed"][held].all()
@@ -57,7 +62,9 @@ def test_clip_sees_what_is_above_a_threshold_of_train_prompts_alone(prompts, mon
 
 
 def test_clip_names_the_best_of_a_list_of_which_one_is_asked(monkeypatch):
-    prompts = Prompts({"colour": ["red", "blue"], "animal": ["cat", "dog", "owl"]}, "{a colour} {animal}")
+    prompts = Prompts(
+        {"colour": ["red", "blue"], "animal": ["cat", "dog", "owl"]}, "{a colour} {animal}"
+    )
     numbers = np.arange(len(prompts))
     words = ["red", "blue", "cat", "dog", "owl"]
     scores = np.array([[word in text for word in words] for text in prompts.texts], float)
@@ -65,7 +72,9 @@ def test_clip_names_the_best_of_a_list_of_which_one_is_asked(monkeypatch):
     monkeypatch.setattr(judges, "clip_scores", lambda name, files, words: scores)
     seen = judges.verdicts("clip:folder", [], prompts, numbers)
     assert seen.loc[0, ["colour", "animal"]].tolist() == ["blue", "owl"]
-    assert seen["failed"].tolist() == [prompts.texts[0] != "a blue owl"] + [False] * (len(prompts) - 1)
+    assert seen["failed"].tolist() == [prompts.texts[0] != "a blue owl"] + [False] * (
+        len(prompts) - 1
+    )
 
 
 def test_a_clip_model_in_a_folder_is_asked(tmp_path):
@@ -76,10 +85,17 @@ def test_a_clip_model_in_a_folder_is_asked(tmp_path):
 
     torch.manual_seed(0)
     tokenizer = tiny.clip_tokenizer()
-    vision = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
     text = vision | {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id}
     shape = {"image_size": 32, "patch_size": 8}
-    config = transformers.CLIPConfig(text_config=text, vision_config=vision | shape, projection_dim=8)
+    config = transformers.CLIPConfig(
+        text_config=text, vision_config=vision | shape, projection_dim=8
+    )
     model = transformers.CLIPModel(config).eval()
     size = {"height": 32, "width": 32}
     shown = transformers.CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size=size)

@@ -11,7 +11,12 @@ from recombine.basics.errors import InputError  # noqa: E402
 from recombine.probe import Pretrained, tiny  # noqa: E402
 
 TEXTS = ["a cat", "a dog and an owl", "x", "the fox and the hen in the wood"]
-SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+SMALL = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+}
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +28,15 @@ def tokenizer():
 def models(tokenizer):
     torch.manual_seed(0)
     size = {"vocab_size": len(tokenizer)}
-    bert = transformers.BertModel(transformers.BertConfig(**SMALL, **size, max_position_embeddings=64))
-    gpt2 = transformers.GPT2Model(transformers.GPT2Config(**size, n_embd=16, n_layer=2, n_head=2, n_positions=64))
-    llama = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL, **size, num_key_value_heads=2))
+    bert = transformers.BertModel(
+        transformers.BertConfig(**SMALL, **size, max_position_embeddings=64)
+    )
+    gpt2 = transformers.GPT2Model(
+        transformers.GPT2Config(**size, n_embd=16, n_layer=2, n_head=2, n_positions=64)
+    )
+    llama = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(**SMALL, **size, num_key_value_heads=2)
+    )
     t5 = transformers.T5ForConditionalGeneration(
         transformers.T5Config(**size, d_model=16, d_ff=32, d_kv=8, num_heads=2, num_layers=2)
     )
@@ -44,7 +55,9 @@ def test_padding_changes_nothing(models, tokenizer, name, pool):
         np.testing.assert_allclose(found, np.concatenate([one[layer] for one in alone]), atol=1e-5)
     network = models[name].get_encoder() if name == "t5" else models[name]
     network = network.model if name == "llama" else network
-    states = network(torch.tensor([tokenizer(TEXTS[1]).input_ids]), output_hidden_states=True).hidden_states
+    states = network(
+        torch.tensor([tokenizer(TEXTS[1]).input_ids]), output_hidden_states=True
+    ).hidden_states
     first = states[1][0].detach()  # after the first block
     expected = first.mean(dim=0) if pool == "mean" else first[-1]
     np.testing.assert_allclose(next(iter(together.values()))[1], expected, atol=1e-5)
@@ -69,11 +82,16 @@ def test_by_folder(models, tokenizer, tmp_path):
 def test_vision_models_take_images():
     config = transformers.ViTConfig(**SMALL, image_size=32, patch_size=8)
     model = transformers.ViTModel(config).eval()
-    images = [np.random.default_rng(seed).integers(0, 255, (40, 40, 3), dtype=np.uint8) for seed in range(5)]
+    images = [
+        np.random.default_rng(seed).integers(0, 255, (40, 40, 3), dtype=np.uint8)
+        for seed in range(5)
+    ]
 
     def processor(images, return_tensors):
         assert return_tensors == "pt"
-        return {"pixel_values": torch.tensor(np.stack(images)[:, :32, :32]).permute(0, 3, 1, 2) / 255}
+        return {
+            "pixel_values": torch.tensor(np.stack(images)[:, :32, :32]).permute(0, 3, 1, 2) / 255
+        }
 
     found = Pretrained(model, processor).record(images, batch_size=2)
     pixels = processor(images, "pt")["pixel_values"]
@@ -84,17 +102,25 @@ def test_vision_models_take_images():
 
 def test_wrong_inputs_are_told_in_one_line(models, tokenizer, tmp_path):
     recorder = Pretrained(models["bert"], tokenizer)
-    with pytest.raises(InputError, match="samples must be a list of texts or images, got str: put it into a list"):
+    with pytest.raises(
+        InputError, match="samples must be a list of texts or images, got str: put it into a list"
+    ):
         recorder.record("a cat")
     with pytest.raises(InputError, match="there is no sample to record"):
         recorder.record([])
-    with pytest.raises(InputError, match="text 1 has 102 tokens and the model takes 64: shorten it"):
+    with pytest.raises(
+        InputError, match="text 1 has 102 tokens and the model takes 64: shorten it"
+    ):
         recorder.record(["a cat", "a" * 100])
     with pytest.raises(InputError, match="the model came without its tokeniser or image processor"):
         Pretrained(models["bert"])
-    with pytest.raises(InputError, match=r"no model can be loaded from .*: give a folder with a config.json"):
+    with pytest.raises(
+        InputError, match=r"no model can be loaded from .*: give a folder with a config.json"
+    ):
         Pretrained(tmp_path / "nothing")
-    with pytest.raises(InputError, match=r"no layer is called 'encoder.layers.0': did you mean encoder.layer.0"):
+    with pytest.raises(
+        InputError, match=r"no layer is called 'encoder.layers.0': did you mean encoder.layer.0"
+    ):
         Pretrained(models["bert"], tokenizer, layers="encoder.layers.0")
     models["bert"].save_pretrained(tmp_path)
     with pytest.raises(InputError, match="there is neither a tokeniser nor an image processor in"):
@@ -106,9 +132,13 @@ def test_wrong_inputs_are_told_in_one_line(models, tokenizer, tmp_path):
 def test_a_model_of_texts_and_images_is_read_by_part(tokenizer, tmp_path):
     torch.manual_seed(0)
     text = SMALL | {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id}
-    config = transformers.CLIPConfig(text_config=text, vision_config=SMALL | {"image_size": 32, "patch_size": 8})
+    config = transformers.CLIPConfig(
+        text_config=text, vision_config=SMALL | {"image_size": 32, "patch_size": 8}
+    )
     model = transformers.CLIPModel(config).eval()
-    with pytest.raises(InputError, match="CLIPModel reads texts and images apart: say which, part='text_model' or"):
+    with pytest.raises(
+        InputError, match="CLIPModel reads texts and images apart: say which, part='text_model' or"
+    ):
         Pretrained(model, tokenizer)
     with pytest.raises(InputError, match="the model has no part 'text': did you mean text_model"):
         Pretrained(model, tokenizer, part="text")
@@ -118,18 +148,28 @@ def test_a_model_of_texts_and_images_is_read_by_part(tokenizer, tmp_path):
     preparer = transformers.CLIPImageProcessorPil(size=size, crop_size=size)
     preparer.save_pretrained(tmp_path)
     texts = Pretrained(tmp_path, part="text_model").record(TEXTS)
-    expected = model.text_model(torch.tensor([tokenizer(TEXTS[1]).input_ids]), output_hidden_states=True)
+    expected = model.text_model(
+        torch.tensor([tokenizer(TEXTS[1]).input_ids]), output_hidden_states=True
+    )
     np.testing.assert_allclose(
         texts["encoder.layers.0"][1], expected.hidden_states[1][0].mean(dim=0).detach(), atol=1e-5
     )
-    images = [np.random.default_rng(seed).integers(0, 255, (32, 32, 3), dtype=np.uint8) for seed in range(3)]
+    images = [
+        np.random.default_rng(seed).integers(0, 255, (32, 32, 3), dtype=np.uint8)
+        for seed in range(3)
+    ]
     found = Pretrained(tmp_path, part="vision_model").record(images, batch_size=2)
-    states = model.vision_model(**preparer(images=images, return_tensors="pt"), output_hidden_states=True).hidden_states
+    states = model.vision_model(
+        **preparer(images=images, return_tensors="pt"), output_hidden_states=True
+    ).hidden_states
     np.testing.assert_allclose(found["encoder.layers.0"], states[1].mean(dim=1).detach(), atol=1e-5)
 
 
 def test_no_limit_of_tokens_is_no_limit(models, tokenizer, monkeypatch):
     monkeypatch.setattr(models["bert"].config, "max_position_embeddings", -1)  # as some say it
     assert Pretrained(models["bert"], tokenizer).record(TEXTS)["encoder.layer.0"].shape == (4, 16)
-    with pytest.raises(InputError, match="must be a model of transformers, its folder or its name on the hub, got int"):
+    with pytest.raises(
+        InputError,
+        match="must be a model of transformers, its folder or its name on the hub, got int",
+    ):
         Pretrained(3, tokenizer)

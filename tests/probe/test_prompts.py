@@ -20,40 +20,66 @@ def test_three_hot_animals():
     assert list(prompts.factors) == ANIMALS
     assert (prompts.factors.sum(axis=1) == 3).all()
     for text, row in zip(prompts.texts, prompts.factors.to_dict("records"), strict=True):
-        assert {name for name in ANIMALS if name in text} == {name for name, hot in row.items() if hot}
+        assert {name for name in ANIMALS if name in text} == {
+            name for name, hot in row.items() if hot
+        }
     assert prompts.held_out.sum() == 5  # a quarter
     assert connected(prompts.factors[~prompts.held_out].to_numpy())
     assert list(prompts.table) == [*ANIMALS, "text", "held_out"]
 
 
 def test_one_of_each_list_with_the_right_article():
-    prompts = Prompts({"colour": ["orange", "red"], "solid": ["cube", "egg", "orange"]}, "{a colour} {solid}")
-    expected = ["an orange cube", "an orange egg", "an orange orange", "a red cube", "a red egg", "a red orange"]
+    prompts = Prompts(
+        {"colour": ["orange", "red"], "solid": ["cube", "egg", "orange"]}, "{a colour} {solid}"
+    )
+    expected = [
+        "an orange cube",
+        "an orange egg",
+        "an orange orange",
+        "a red cube",
+        "a red egg",
+        "a red orange",
+    ]
     assert prompts.texts == expected
     assert prompts.factors.iloc[1].to_dict() == {"colour": "orange", "solid": "egg"}
-    mixed = Prompts({"animal": ANIMALS, "place": ["wood", "sea"]}, "{animal} in the {place}", {"animal": 2, "place": 1})
+    mixed = Prompts(
+        {"animal": ANIMALS, "place": ["wood", "sea"]},
+        "{animal} in the {place}",
+        {"animal": 2, "place": 1},
+    )
     assert mixed.texts[1] == "cat and dog in the sea"
-    assert mixed.factors.iloc[1].to_dict() == dict.fromkeys(ANIMALS, 0) | {"cat": 1, "dog": 1, "place": "sea"}
+    assert mixed.factors.iloc[1].to_dict() == dict.fromkeys(ANIMALS, 0) | {
+        "cat": 1,
+        "dog": 1,
+        "place": "sea",
+    }
 
 
 def test_templates_are_further_samples_of_a_combination():
     prompts = Prompts({"animal": ANIMALS}, ["{a animal}", "a drawing of {animal}"], num_hot=2)
     assert len(prompts) == 2 * 15
     assert prompts.texts[:2] == ["a cat and a dog", "a drawing of cat and dog"]
-    for of_one in np.split(prompts.held_out, 15):  # a combination is held out in all of its samples or in none
+    for of_one in np.split(
+        prompts.held_out, 15
+    ):  # a combination is held out in all of its samples or in none
         assert len(set(of_one)) == 1
     assert (np.bincount(prompts.combinations) == 2).all()
 
 
 def test_supports_of_the_lab_decide():
-    prompts = Prompts({"animal": ANIMALS}, "{animal}", num_hot=2, support=MissingModule(), frac_test=0.4)
+    prompts = Prompts(
+        {"animal": ANIMALS}, "{animal}", num_hot=2, support=MissingModule(), frac_test=0.4
+    )
     train = prompts.factors[~prompts.held_out].sum()
     assert (train == 0).sum() == 1, "one animal is in no train prompt"
 
 
 def test_drawn_combinations_are_distinct_and_the_same_again():
     words = [f"thing{number}" for number in range(60)]
-    made = [Prompts({"thing": words}, "{thing}", num_hot=3, max_combinations=500, seed=seed) for seed in (1, 1, 2)]
+    made = [
+        Prompts({"thing": words}, "{thing}", num_hot=3, max_combinations=500, seed=seed)
+        for seed in (1, 1, 2)
+    ]
     assert len(set(made[0].texts)) == 500
     assert made[0].texts == made[1].texts != made[2].texts
     assert (made[0].held_out == made[1].held_out).all()
@@ -61,7 +87,9 @@ def test_drawn_combinations_are_distinct_and_the_same_again():
 
 def test_judges_of_both_kinds():
     asked = Prompts({"animal": ANIMALS}, "{animal}", num_hot=2).factors
-    images = [[name for name in asked if row[name]] for row in asked.to_dict("records")]  # pictures that tell
+    images = [
+        [name for name in asked if row[name]] for row in asked.to_dict("records")
+    ]  # pictures that tell
     assert not judge(images, lambda image: image, asked)["failed"].any()
     blind = judge(images, lambda image: [name for name in image if name != "owl"], asked)
     assert (blind["failed"] == (asked["owl"] == 1)).all()
@@ -78,9 +106,18 @@ def test_judges_of_both_kinds():
         ({"templates": "{animal} {size}"}, "has {size}: there are animal"),
         ({"concepts": {}}, "there is no list of concepts"),
         ({"concepts": {"animal": ["cat", "cat"]}}, "a concept is twice in 'animal'"),
-        ({"concepts": {"animal": ANIMALS, "pet": ["cat", "dog", "rat"]}, "templates": "{animal} {pet}"}, "two lists"),
+        (
+            {
+                "concepts": {"animal": ANIMALS, "pet": ["cat", "dog", "rat"]},
+                "templates": "{animal} {pet}",
+            },
+            "two lists",
+        ),
         ({"num_hot": {"beast": 2}}, "num_hot has no number for 'animal'"),
-        ({"concepts": {"animal": [str(n) for n in range(100)]}, "num_hot": 5}, "75,287,520 combinations: set max_"),
+        (
+            {"concepts": {"animal": [str(n) for n in range(100)]}, "num_hot": 5},
+            "75,287,520 combinations: set max_",
+        ),
     ],
 )
 def test_wrong_inputs_are_told_in_one_line(change, told):

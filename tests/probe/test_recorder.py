@@ -85,7 +85,9 @@ def test_half_precision_is_summed_in_full(kind):
     found = Recorder(nn.Sequential(layer), "0").record([x])["0"]
     np.testing.assert_allclose(found, [[300] * 3, [300 * 3999 / 4000] * 3], rtol=1e-6)
     network = Network().to(getattr(torch, kind))
-    assert Recorder(network, "blocks.0").record(np.ones((2, 5, 8)))["blocks.0"].dtype == np.float32  # inputs are cast
+    assert (
+        Recorder(network, "blocks.0").record(np.ones((2, 5, 8)))["blocks.0"].dtype == np.float32
+    )  # inputs are cast
 
 
 def test_images_are_pooled_over_space_and_tokens_over_time():
@@ -111,7 +113,10 @@ def test_padding_is_no_part_of_a_sample(network, side):
     x[mask == 0] = torch.nan
     real = [x[i][mask[i] == 1] for i in range(3)]
     block = network.blocks[0]
-    for pool, expected in {"mean": [block(r).mean(dim=0) for r in real], "last": [block(r)[-1] for r in real]}.items():
+    for pool, expected in {
+        "mean": [block(r).mean(dim=0) for r in real],
+        "last": [block(r)[-1] for r in real],
+    }.items():
         by_name = Recorder(network, "blocks.0", pool=pool).record({"x": x, "attention_mask": mask})
         in_order = Recorder(network, "blocks.0", pool=pool).record([(x, mask)])
         for found in (by_name, in_order):
@@ -135,9 +140,13 @@ def test_tuples_dicts_and_outputs_with_names():
     ]
     for make in makers:
         np.testing.assert_array_equal(Recorder(nn.Sequential(Odd(make)), "0").record([x])["0"], x)
-    second = Recorder(nn.Sequential(Odd(makers[0])), "0", pick=lambda output: output[2]).record([x])["0"]
+    second = Recorder(nn.Sequential(Odd(makers[0])), "0", pick=lambda output: output[2]).record(
+        [x]
+    )["0"]
     np.testing.assert_array_equal(second, x + 1)
-    with pytest.raises(InputError, match="layer '0' returned no tensor but NoneType: choose a layer within it"):
+    with pytest.raises(
+        InputError, match="layer '0' returned no tensor but NoneType: choose a layer within it"
+    ):
         Recorder(nn.Sequential(Odd(lambda x: None)), "0").record([x])
 
 
@@ -149,15 +158,22 @@ def test_every_kind_of_input_gives_the_same(network):
     found = [Recorder(network, "blocks.2").record(way, batch_size=4)["blocks.2"] for way in ways]
     for other in found[1:]:
         np.testing.assert_allclose(other, found[0], atol=1e-6)
-    called = Recorder(network, "blocks.2", forward=lambda model, batch: model(batch["image"])).record([{"image": x}])
+    called = Recorder(
+        network, "blocks.2", forward=lambda model, batch: model(batch["image"])
+    ).record([{"image": x}])
     np.testing.assert_allclose(called["blocks.2"], found[0], atol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it imports its compiler
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # torch's own, while it imports its compiler
 def test_a_compiled_network_is_read_as_it_was(network):
     x = torch.randn(4, 5, 8)
     found = Recorder(torch.compile(network), "blocks.*").record(x)
-    assert all((found[name] == rows).all() for name, rows in Recorder(network, "blocks.*").record(x).items())
+    assert all(
+        (found[name] == rows).all()
+        for name, rows in Recorder(network, "blocks.*").record(x).items()
+    )
 
 
 def test_your_own_loop(network):
@@ -171,7 +187,10 @@ def test_your_own_loop(network):
         np.testing.assert_allclose(layer, expected[name], atol=1e-6)
     assert hooks(network) == 0
     with (
-        pytest.raises(InputError, match=r"layer 'blocks.0' ran outside a forward pass of the model: call the model"),
+        pytest.raises(
+            InputError,
+            match=r"layer 'blocks.0' ran outside a forward pass of the model: call the model",
+        ),
         Recorder(network, "blocks.0"),
     ):
         network.blocks[0](x)
@@ -211,11 +230,15 @@ def test_what_the_next_layer_overwrites_is_kept(pool):
 def test_repeated_layers_are_refused_or_chosen():
     shared = nn.Linear(3, 3)
     model, x = nn.Sequential(shared, shared), torch.randn(4, 3)
-    with pytest.raises(InputError, match=r"layer '0' ran 2 times in one forward pass: say with repeated='first'"):
+    with pytest.raises(
+        InputError, match=r"layer '0' ran 2 times in one forward pass: say with repeated='first'"
+    ):
         Recorder(model, "0").record(x)
     once, twice = shared(x).detach().numpy(), model(x).detach().numpy()
     for which, expected in {"first": once, "last": twice, "mean": (once + twice) / 2}.items():
-        np.testing.assert_allclose(Recorder(model, "0", repeated=which).record(x)["0"], expected, atol=1e-6)
+        np.testing.assert_allclose(
+            Recorder(model, "0", repeated=which).record(x)["0"], expected, atol=1e-6
+        )
 
 
 def test_beyond_the_limit_rows_are_on_disk_and_go_with_the_arrays(network, monkeypatch, tmp_path):
@@ -267,7 +290,9 @@ found = record(60)
 assert found.shape == (60 * 512, 4096), found.shape
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 """
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert float(answer.stdout) < 150, "480 MB were recorded with 16 MB in memory"
 
 
@@ -297,32 +322,49 @@ def test_progress_is_told_from_two_seconds_on(network, monkeypatch, capsys):
 
 def test_wrong_inputs_are_told_in_one_line(network):
     x = torch.randn(4, 5, 8)
-    with pytest.raises(InputError, match=r"no layer is called 'blocks.\*.mpl': did you mean blocks"):
+    with pytest.raises(
+        InputError, match=r"no layer is called 'blocks.\*.mpl': did you mean blocks"
+    ):
         Recorder(network, "blocks.*.mpl")
     with pytest.raises(InputError, match=r"must be a torch.nn.Module, got function"):
         Recorder(lambda x: x)
-    with pytest.raises(InputError, match="pool must be 'mean', 'last', 'flat' or a function, got 'max'"):
+    with pytest.raises(
+        InputError, match="pool must be 'mean', 'last', 'flat' or a function, got 'max'"
+    ):
         Recorder(network, pool="max")
     batches = iter([x])
     recorder = Recorder(network, "blocks.0")
     recorder.record(batches)
-    with pytest.raises(InputError, match="a generator can be read only once, make it anew or give a list"):
+    with pytest.raises(
+        InputError, match="a generator can be read only once, make it anew or give a list"
+    ):
         recorder.record(batches)
     with pytest.raises(InputError, match="there was no batch to record: give at least one"):
         recorder.record([])
-    with pytest.raises(InputError, match=r"cannot be called with a batch of 3 inputs .* forward=lambda model, batch"):
+    with pytest.raises(
+        InputError,
+        match=r"cannot be called with a batch of 3 inputs .* forward=lambda model, batch",
+    ):
         recorder.record([(x, x, x)])
-    with pytest.raises(InputError, match="batches must be a tensor, a list, a generator or a DataLoader, got int"):
+    with pytest.raises(
+        InputError, match="batches must be a tensor, a list, a generator or a DataLoader, got int"
+    ):
         recorder.record(3)
-    with pytest.raises(InputError, match=r"layer 'blocks.0' has 4 x 5 tokens and the attention mask 4 x 6"):
+    with pytest.raises(
+        InputError, match=r"layer 'blocks.0' has 4 x 5 tokens and the attention mask 4 x 6"
+    ):
         recorder.record({"x": x, "attention_mask": torch.ones(4, 6)})
     with pytest.raises(InputError, match="sample 1 of a batch has no token that is not padding"):
         recorder.record({"x": x, "attention_mask": torch.tensor([[1], [0], [1], [1]]).expand(4, 5)})
-    with pytest.raises(InputError, match=r"layer 'blocks.0' did not run in a forward pass of the model"):
+    with pytest.raises(
+        InputError, match=r"layer 'blocks.0' did not run in a forward pass of the model"
+    ):
         Recorder(network, "blocks.0", forward=lambda model, batch: None).record([x])
     with pytest.raises(InputError, match=r"layer 'blocks.0' gave 5 rows for a batch of 4 samples"):
         Recorder(network, "blocks.0", pool=lambda state: state.mean(dim=0)).record([x])
-    with pytest.raises(InputError, match=r"layer 'blocks.0' has 40 features in one batch and 48 in another"):
+    with pytest.raises(
+        InputError, match=r"layer 'blocks.0' has 40 features in one batch and 48 in another"
+    ):
         Recorder(network, "blocks.0", pool="flat").record([x, torch.randn(4, 6, 8)])
     assert hooks(network) == 0
 
@@ -341,9 +383,14 @@ def test_out_of_memory_says_what_to_lower(network):
 
 def test_mixed_devices_are_named(network):
     network.blocks[1].to("meta")  # a device of its own, on every machine
-    with pytest.raises(InputError, match=r"the model is on cpu and meta .*: move all to one device, model.to\('cpu'\)"):
+    with pytest.raises(
+        InputError,
+        match=r"the model is on cpu and meta .*: move all to one device, model.to\('cpu'\)",
+    ):
         Recorder(network, "blocks.0").record(torch.randn(4, 5, 8))
-    with pytest.raises(InputError, match="the model has no weights yet, it is on the device meta: load them first"):
+    with pytest.raises(
+        InputError, match="the model has no weights yet, it is on the device meta: load them first"
+    ):
         Recorder(network.to("meta"), "blocks.0").record(torch.randn(4, 5, 8))
     with (
         pytest.raises(InputError, match="the model is on cpu and its inputs are on meta"),
@@ -354,8 +401,12 @@ def test_mixed_devices_are_named(network):
 
 def test_a_full_disk_is_told(network, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(InputError, match=r"activations cannot be kept on disk .*: name another folder"):
-        Recorder(network, "blocks.0", max_memory=0, folder=tmp_path / "file").record(torch.randn(4, 5, 8))
+    with pytest.raises(
+        InputError, match=r"activations cannot be kept on disk .*: name another folder"
+    ):
+        Recorder(network, "blocks.0", max_memory=0, folder=tmp_path / "file").record(
+            torch.randn(4, 5, 8)
+        )
 
 
 def test_recording_takes_less_than_a_third_of_a_forward_pass():
@@ -395,7 +446,9 @@ try:
 except InputError as error:
     print(error)
 """
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert answer.stdout.strip() == "torch is not installed: pip install 'recombine[torch]'"
 
 
@@ -405,7 +458,10 @@ except InputError as error:
         ("diffusers", "from recombine.probe import tiny"),
         ("diffusers", "from recombine.probe import Diffusion; Diffusion('folder')"),
         ("transformers", "from recombine.probe import Pretrained; Pretrained('folder')"),
-        ("transformers", "from recombine.probe.judges import clip_scores; clip_scores('folder', [], [])"),
+        (
+            "transformers",
+            "from recombine.probe.judges import clip_scores; clip_scores('folder', [], [])",
+        ),
     ],
 )
 def test_without_a_library_of_models_it_says_what_to_install(library, use):
@@ -418,14 +474,18 @@ try:
 except InputError as error:
     print(error)
 """
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert answer.stdout.strip() == f"{library} is not installed: pip install 'recombine[torch]'"
 
 
 def test_notices_of_what_is_not_needed_are_not_told():
     pytest.importorskip("diffusers", reason="pipelines need the extra torch")
     code = "from recombine.probe import tiny; tiny.pipeline()"
-    answer = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    answer = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True
+    )
     assert "torchvision" not in answer.stderr
 
 
@@ -449,18 +509,27 @@ def test_a_decoder_has_its_own_mask(masked):
     second = torch.tensor([[1, 1, 1, 1, 1], [1, 0, 0, 0, 0]]) if masked else None
     given = {"x": x, "y": y, "attention_mask": first, "decoder_attention_mask": second}
     found = Recorder(pair, ["encoder.blocks.0", "decoder.blocks.0"]).record([given])
-    for name, net, state, mask in (("encoder", pair.encoder, x, first), ("decoder", pair.decoder, y, second)):
+    for name, net, state, mask in (
+        ("encoder", pair.encoder, x, first),
+        ("decoder", pair.decoder, y, second),
+    ):
         real = torch.ones(2, 5) if mask is None else mask
         out = net.blocks[0](state).detach() * real[:, :, None]
-        np.testing.assert_allclose(found[f"{name}.blocks.0"], out.sum(dim=1) / real.sum(dim=1)[:, None], atol=1e-6)
+        np.testing.assert_allclose(
+            found[f"{name}.blocks.0"], out.sum(dim=1) / real.sum(dim=1)[:, None], atol=1e-6
+        )
 
 
 def test_a_part_that_is_called_alone_tells_its_mask():
     pair, x = Pair().eval(), torch.randn(2, 5, 8)
     mask = torch.tensor([[1, 1, 0, 0, 0], [1, 1, 1, 1, 1]])
     run = lambda model, batch: model.encoder(batch["x"], attention_mask=batch["mask"])  # noqa: E731
-    found = Recorder(pair, "encoder.blocks.0", forward=run).record([{"x": x, "mask": mask}])["encoder.blocks.0"]
-    np.testing.assert_allclose(found[0], pair.encoder.blocks[0](x[0, :2]).mean(dim=0).detach(), atol=1e-6)
+    found = Recorder(pair, "encoder.blocks.0", forward=run).record([{"x": x, "mask": mask}])[
+        "encoder.blocks.0"
+    ]
+    np.testing.assert_allclose(
+        found[0], pair.encoder.blocks[0](x[0, :2]).mean(dim=0).detach(), atol=1e-6
+    )
 
 
 def test_a_wrapper_hands_the_mask_on(network):
@@ -481,7 +550,9 @@ def test_a_wrapper_hands_the_mask_on(network):
 def test_layers_that_take_tokens_first_are_turned(num_tokens):
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(8, 2, 16)
-    model = nn.Sequential(nn.TransformerEncoder(layer, 1, enable_nested_tensor=False), nn.LSTM(8, 6)).eval()
+    model = nn.Sequential(
+        nn.TransformerEncoder(layer, 1, enable_nested_tensor=False), nn.LSTM(8, 6)
+    ).eval()
     x = torch.randn(4, num_tokens, 8)
     turned = lambda model, batch: model(batch.transpose(0, 1))  # noqa: E731
     found = Recorder(model, ["0.layers.0", "0.layers.0.linear2", "1"], forward=turned).record(x)
@@ -491,7 +562,8 @@ def test_layers_that_take_tokens_first_are_turned(num_tokens):
         np.testing.assert_allclose(found["1"], model[1](states)[0].mean(dim=0), atol=1e-6)
         assert found["0.layers.0.linear2"].shape == (4, 8)
     with pytest.raises(
-        InputError, match=r"gave 7 rows for a batch of 4 samples: it takes tokens first, so say forward="
+        InputError,
+        match=r"gave 7 rows for a batch of 4 samples: it takes tokens first, so say forward=",
     ):
         Recorder(model, "1").record([torch.randn(4, 7, 8)])
 
@@ -505,15 +577,22 @@ def test_samples_of_several_lengths_without_padding():
         found = Recorder(model, "layers.1", forward=run).record([x])["layers.1"]
     with torch.no_grad():
         np.testing.assert_allclose(found[1], model(x[1:, :2])[0].mean(dim=0), atol=1e-5)
-    with pytest.raises(InputError, match=r"layer 'layers.1' has samples of several lengths: pool over them"):
+    with pytest.raises(
+        InputError, match=r"layer 'layers.1' has samples of several lengths: pool over them"
+    ):
         Recorder(model, "layers.1", pool="flat", forward=run).record([x])
 
 
 def test_complex_numbers_are_for_the_users_own_pool():
     x = torch.randn(4, 3, dtype=torch.complex64)
-    found = Recorder(nn.Sequential(nn.Identity()), "0", pool=lambda state: state.abs()).record([x])["0"]
+    found = Recorder(nn.Sequential(nn.Identity()), "0", pool=lambda state: state.abs()).record([x])[
+        "0"
+    ]
     np.testing.assert_allclose(found, x.abs())
-    with pytest.raises(InputError, match="layer '0' gave complex numbers: give pool a function that makes them real"):
+    with pytest.raises(
+        InputError,
+        match="layer '0' gave complex numbers: give pool a function that makes them real",
+    ):
         Recorder(nn.Sequential(nn.Identity()), "0").record([x])
 
 
@@ -536,7 +615,9 @@ def test_rows_are_written_where_they_stay_and_nowhere_else(sizes, repeated):
     found = Recorder(model, ["0", "2"], repeated=repeated).record(list(x.split(sizes)))
     with torch.no_grad():
         np.testing.assert_allclose(found["0"], model[0](x), atol=1e-6)
-        np.testing.assert_allclose(found["2"], model[: 3 if repeated == "first" else 4](x), atol=1e-6)
+        np.testing.assert_allclose(
+            found["2"], model[: 3 if repeated == "first" else 4](x), atol=1e-6
+        )
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
@@ -548,10 +629,18 @@ def test_more_wrong_inputs_are_told_in_one_line(network):
         pass
     for told, wrong in {
         "layer '2' is '0' under another name: ask for that": lambda: Recorder(model, "2"),
-        "layers must be names or patterns, 'blocks.*' say, got NoneType": lambda: Recorder(model, None),
-        "a scripted model cannot be recorded": lambda: Recorder(torch.jit.script(nn.Sequential(nn.ReLU()))),
-        "nothing was recorded: call the model itself while the recorder is on": lambda: empty.activations,
-        "a batch has no sample: leave it out": lambda: Recorder(model, "1").record([torch.zeros(0, 3)]),
+        "layers must be names or patterns, 'blocks.*' say, got NoneType": lambda: Recorder(
+            model, None
+        ),
+        "a scripted model cannot be recorded": lambda: Recorder(
+            torch.jit.script(nn.Sequential(nn.ReLU()))
+        ),
+        "nothing was recorded: call the model itself while the recorder is on": lambda: (
+            empty.activations
+        ),
+        "a batch has no sample: leave it out": lambda: Recorder(model, "1").record(
+            [torch.zeros(0, 3)]
+        ),
         "one has 4 rows and another 3": lambda: Recorder(network, "blocks.0").record(uneven),
     }.items():
         with pytest.raises(InputError) as raised:
@@ -567,5 +656,7 @@ def test_a_pool_with_weights_of_its_own():
     """What it gives may be part of a graph; that is not kept."""
     head = nn.Parameter(torch.ones(3))
     model = nn.Sequential(nn.Identity())
-    found = Recorder(model, "0", pool=lambda rows: head.expand(len(rows), 3), progress=False).record(torch.ones(4, 2))
+    found = Recorder(
+        model, "0", pool=lambda rows: head.expand(len(rows), 3), progress=False
+    ).record(torch.ones(4, 2))
     assert found["0"].tolist() == [[1, 1, 1]] * 4

@@ -7,7 +7,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the recorder's tests need the extra torch")
 if not torch.cuda.is_available():
-    pytest.skip("NOT RUN: recording on a GPU needs one that PyTorch sees, and there is none", allow_module_level=True)
+    pytest.skip(
+        "NOT RUN: recording on a GPU needs one that PyTorch sees, and there is none",
+        allow_module_level=True,
+    )
 
 from recombine.basics.errors import InputError  # noqa: E402
 from recombine.probe import Pretrained, Recorder  # noqa: E402
@@ -18,8 +21,13 @@ nn = torch.nn
 class Block(nn.Module):
     def __init__(self, width):
         super().__init__()
-        self.norm, self.mix = nn.LayerNorm(width), nn.MultiheadAttention(width, width // 32, batch_first=True)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.norm, self.mix = (
+            nn.LayerNorm(width),
+            nn.MultiheadAttention(width, width // 32, batch_first=True),
+        )
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
 
     def forward(self, x):
         state = self.norm(x)
@@ -54,13 +62,17 @@ def exact():
     torch.cuda.empty_cache()
 
 
-@pytest.mark.parametrize(("kind", "atol"), [("float32", 1e-4), ("bfloat16", 5e-2), ("float16", 1e-2)])
+@pytest.mark.parametrize(
+    ("kind", "atol"), [("float32", 1e-4), ("bfloat16", 5e-2), ("float16", 1e-2)]
+)
 @pytest.mark.parametrize("pool", ["mean", "last", "flat"])
 def test_the_same_as_on_a_cpu(network, kind, atol, pool):
     x = torch.randn(50, 7, 64)
     layers = ["blocks.*", "blocks.1.mlp"]
     here = Recorder(network, layers, pool=pool).record(x, batch_size=16)
-    there = Recorder(network.to("cuda", getattr(torch, kind)), layers, pool=pool).record(x, batch_size=16)
+    there = Recorder(network.to("cuda", getattr(torch, kind)), layers, pool=pool).record(
+        x, batch_size=16
+    )
     assert list(here) == list(there)
     for name, rows in there.items():
         assert rows.dtype == np.float32
@@ -77,7 +89,9 @@ def test_masks_spills_and_your_own_loop(network, tmp_path):
     assert isinstance(there, np.memmap)
     np.testing.assert_allclose(there, here, atol=1e-4)
     with Recorder(network, "blocks.2") as own, torch.no_grad():
-        for some, real in zip(x.cuda().split(6), mask.split(6), strict=True):  # the mask may be elsewhere
+        for some, real in zip(
+            x.cuda().split(6), mask.split(6), strict=True
+        ):  # the mask may be elsewhere
             network(some, attention_mask=real)
     np.testing.assert_allclose(own.activations["blocks.2"], here, atol=1e-4)
 
@@ -109,7 +123,12 @@ def test_defaults_of_torch_do_not_matter(network, tmp_path):
 
 def test_a_model_of_transformers():
     transformers = pytest.importorskip("transformers", reason="this test needs the extra torch")
-    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    small = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+    }
     torch.manual_seed(0)
     model = transformers.BertModel(transformers.BertConfig(**small, vocab_size=128)).eval()
     letters = lambda texts: {"input_ids": [[ord(letter) for letter in text] for text in texts]}  # noqa: E731
@@ -122,11 +141,17 @@ def test_a_model_of_transformers():
 
 def test_mixed_devices_are_named(network):
     network.blocks[1].cuda()
-    with pytest.raises(InputError, match=r"the model is on cpu and cuda:0 .*: move all to one device, model.to\('cuda"):
+    with pytest.raises(
+        InputError,
+        match=r"the model is on cpu and cuda:0 .*: move all to one device, model.to\('cuda",
+    ):
         Recorder(network, "blocks.0").record(torch.randn(4, 7, 64))
     network.cuda()
     with (
-        pytest.raises(InputError, match=r"the model is on cuda:0 and its inputs are on cpu: move all to one device"),
+        pytest.raises(
+            InputError,
+            match=r"the model is on cuda:0 and its inputs are on cpu: move all to one device",
+        ),
         Recorder(network, "blocks.0"),
     ):
         network(torch.randn(4, 7, 64))
@@ -137,9 +162,14 @@ def test_out_of_memory_is_told_and_the_next_batch_fits(network):
     recorder = Recorder(network, "blocks.*", progress=False)
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.empty_cache()
-    torch.cuda.set_per_process_memory_fraction(min(1.0, (torch.cuda.memory_reserved() + (256 << 20)) / total))
+    torch.cuda.set_per_process_memory_fraction(
+        min(1.0, (torch.cuda.memory_reserved() + (256 << 20)) / total)
+    )
     try:
-        for num in (20_000, 10_000):  # a state has 313 MB, which cannot even be moved, and 156 MB, of 256 MB
+        for num in (
+            20_000,
+            10_000,
+        ):  # a state has 313 MB, which cannot even be moved, and 156 MB, of 256 MB
             told = f"a batch of {num} samples does not fit into memory: give smaller batches"
             with pytest.raises(InputError, match=told):
                 recorder.record([torch.randn(num, 64, 64)])
@@ -151,7 +181,10 @@ def test_out_of_memory_is_told_and_the_next_batch_fits(network):
 
 def test_memory_on_the_device_does_not_grow_with_batches(network):
     network.cuda()
-    recorder, x = Recorder(network, "blocks.*", pool="flat", progress=False), torch.randn(64, 32, 64)
+    recorder, x = (
+        Recorder(network, "blocks.*", pool="flat", progress=False),
+        torch.randn(64, 32, 64),
+    )
     recorder.record([x] * 2)
     torch.cuda.reset_peak_memory_stats()
     recorder.record([x] * 2)
@@ -188,7 +221,9 @@ def test_rows_of_every_batch_arrive_once_and_in_their_order(network, known):
     batches = [x[start : start + 8] for start in range(0, 96, 8)]
     wanted = Recorder(network, "blocks.*", progress=False).record(batches)
     network.cuda()
-    found = Recorder(network, "blocks.*", progress=False).record(batches if known else (batch for batch in batches))
+    found = Recorder(network, "blocks.*", progress=False).record(
+        batches if known else (batch for batch in batches)
+    )
     for name, rows in wanted.items():
         np.testing.assert_allclose(found[name], rows, atol=1e-4)
 

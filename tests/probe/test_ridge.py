@@ -11,7 +11,9 @@ from recombine.probe.ridge import Ridge
 @pytest.mark.parametrize("without", [(), (1,), (0, 2)])
 def test_it_is_sklearns_ridge_on_the_samples_that_are_left(width, without):
     rng = np.random.default_rng(0)
-    x = rng.normal(50, rng.uniform(0.1, 3, width), size=(60, width))  # far from zero, and of different sizes
+    x = rng.normal(
+        50, rng.uniform(0.1, 3, width), size=(60, width)
+    )  # far from zero, and of different sizes
     y, folds = rng.normal(size=(60, 3)), rng.integers(-1, 3, 60)
     left = (folds >= 0) & ~np.isin(folds, without)
     weight = 0.01 * left.sum() * x[left].var(axis=0).mean()
@@ -21,11 +23,17 @@ def test_it_is_sklearns_ridge_on_the_samples_that_are_left(width, without):
 
 def test_blocks_and_low_precision_change_nothing(monkeypatch):
     rng = np.random.default_rng(0)
-    x, y, folds = rng.normal(3, 1, size=(50, 4)).astype(np.float16), rng.normal(size=(50, 2)), np.arange(50) % 3
+    x, y, folds = (
+        rng.normal(3, 1, size=(50, 4)).astype(np.float16),
+        rng.normal(size=(50, 2)),
+        np.arange(50) % 3,
+    )
     whole = Ridge(x, y, folds).fit(frozenset({1}), 1e-3)(x)
     monkeypatch.setattr("recombine.probe.ridge.BLOCK", 7)
     assert np.allclose(Ridge(x, y, folds).fit(frozenset({1}), 1e-3)(x), whole, atol=1e-9)
-    assert np.allclose(Ridge(x.astype(float), y, folds).fit(frozenset({1}), 1e-3)(x), whole, atol=1e-9)
+    assert np.allclose(
+        Ridge(x.astype(float), y, folds).fit(frozenset({1}), 1e-3)(x), whole, atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("width", [3, 30])

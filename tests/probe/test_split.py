@@ -11,7 +11,11 @@ def made(sizes, held=(), num_folds=3, seed=0):
     combinations = np.repeat(np.arange(len(sizes)), sizes)
     np.random.default_rng(5).shuffle(combinations)
     out = np.isin(combinations, held)
-    return combinations, out, split(combinations, out, num_folds, seed, [f"c{i}" for i in range(len(sizes))])
+    return (
+        combinations,
+        out,
+        split(combinations, out, num_folds, seed, [f"c{i}" for i in range(len(sizes))]),
+    )
 
 
 def test_folds_hold_whole_combinations_in_equal_numbers():

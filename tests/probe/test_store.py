@@ -9,7 +9,9 @@ from recombine.probe.store import Store
 
 def batches(sizes):
     rng = np.random.default_rng(0)
-    return [{"a": rng.random((n, 3), np.float32), "b/c": rng.random((n, 5), np.float32)} for n in sizes]
+    return [
+        {"a": rng.random((n, 3), np.float32), "b/c": rng.random((n, 5), np.float32)} for n in sizes
+    ]
 
 
 @pytest.mark.parametrize("looks", [False, True])
@@ -35,6 +37,8 @@ def test_rows_come_back_in_order(sizes, max_memory, num_batches, looks, tmp_path
 def test_a_batch_of_another_width_is_refused_whole():
     store = Store(1 << 20)
     store.add(batches([2])[0])
-    with pytest.raises(InputError, match="layer 'b/c' has 5 features in one batch and 4 in another"):
+    with pytest.raises(
+        InputError, match="layer 'b/c' has 5 features in one batch and 4 in another"
+    ):
         store.add({"a": np.zeros((2, 3), np.float32), "b/c": np.zeros((2, 4), np.float32)})
     assert {name: len(rows) for name, rows in store.arrays().items()} == {"a": 2, "b/c": 2}

@@ -40,7 +40,9 @@ def frame() -> pd.DataFrame:
 
 def named(drawn, name, mode):
     found = [
-        trace for trace in drawn.data if trace.name == name and mode in (trace.type, trace.to_plotly_json().get("mode"))
+        trace
+        for trace in drawn.data
+        if trace.name == name and mode in (trace.type, trace.to_plotly_json().get("mode"))
     ]
     assert len(found) == 1
     return found[0]
@@ -76,14 +78,18 @@ def test_values_far_below_zero_stay_on_the_edge_and_are_told(frame, kind):
     beyond = [trace for trace in drawn.data if "triangle-down" in str(trace.marker)]
     assert len(beyond) == 1
     assert "-40 (beyond the axis)" in beyond[0].hovertext[0]
-    means = [trace for trace in drawn.data if trace.error_y.array is not None and trace.name == "split"]
+    means = [
+        trace for trace in drawn.data if trace.error_y.array is not None and trace.name == "split"
+    ]
     assert "mean -20 (beyond the axis)" in means[0].hovertext[0]
     assert "1 not finite" in means[0].hovertext[1]
     assert all(length >= 0 for length in (*means[0].error_y.array, *means[0].error_y.arrayminus))
 
 
 def test_other_scores_are_not_clipped(frame):
-    drawn = figure.lines(frame.rename(columns={"test/r2": "test/loss"}), "width", "test/loss", **TITLES)
+    drawn = figure.lines(
+        frame.rename(columns={"test/r2": "test/loss"}), "width", "test/loss", **TITLES
+    )
     assert min(value for trace in drawn.data for value in trace.y) == -40
     assert drawn.layout.yaxis.range is None
 
@@ -122,7 +128,9 @@ def test_a_fit_needs_two_places():
 
 
 def test_bars_stand_in_order_and_side_by_side(frame):
-    drawn = figure.bars(frame, "width", "test/r2", "support", names={"random": "Random!", 16: "tiny"}, **TITLES)
+    drawn = figure.bars(
+        frame, "width", "test/r2", "support", names={"random": "Random!", 16: "tiny"}, **TITLES
+    )
     assert drawn.layout.xaxis.categoryarray == ("tiny", "64", "128")
     bar = named(drawn, "Random!", "bar")
     assert bar.x == ("tiny", "64", "128")
@@ -140,14 +148,20 @@ def test_words_on_the_x_axis_keep_a_categorical_order():
 
 def test_groups_differ_in_colour_or_else_in_symbol_and_dash():
     frame = pd.DataFrame({"x": 1.0, "y": 1.0, "group": range(35)})
-    lines = [t for t in figure.lines(frame, "x", "y", "group", **TITLES).data if t.mode == "lines+markers"]
+    lines = [
+        t
+        for t in figure.lines(frame, "x", "y", "group", **TITLES).data
+        if t.mode == "lines+markers"
+    ]
     assert len({(t.line.color, t.line.dash) for t in lines}) == 35
     assert len({(t.line.color, t.marker.symbol) for t in lines}) == 35
     assert lines[9].name == "group = 9"
 
 
 def test_no_finite_value_is_said(frame):
-    drawn = figure.lines(frame.assign(**{"test/r2": math.nan}), "width", "test/r2", "support", **TITLES)
+    drawn = figure.lines(
+        frame.assign(**{"test/r2": math.nan}), "width", "test/r2", "support", **TITLES
+    )
     assert drawn.layout.annotations[0].text == "no finite values to draw"
     assert not figure.lines(frame, "width", "test/r2", **TITLES).layout.annotations
 

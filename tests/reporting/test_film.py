@@ -4,7 +4,12 @@ from recombine.reporting import film
 
 WALLS = np.array([[1, 1, 1], [1, 0, 0], [1, 0, 1]], bool)
 STEPS = [
-    film.Picture((1, 1), (0, 1), [film.Thing((1, 2), "+1", True), film.Thing((2, 1), "-1", False)], "1. right"),
+    film.Picture(
+        (1, 1),
+        (0, 1),
+        [film.Thing((1, 2), "+1", True), film.Thing((2, 1), "-1", False)],
+        "1. right",
+    ),
     film.Picture((1, 2), (0, 0), [film.Thing((2, 1), "-1", False)], "2. nothing"),
 ]
 
@@ -20,7 +25,9 @@ def test_every_step_is_a_picture_with_its_things_in_place():
     assert (list(avoided.x), list(avoided.y)) == ([1, 1 + left], [2, 2])
     assert (list(agent.x), list(agent.y), list(agent.text)) == ([1, 2 + left], [1, 1], ["▶", ""])
     assert [note.text for note in figure.layout.annotations] == ["1. right", "2. nothing"]
-    assert figure.layout.yaxis.range[0] > figure.layout.yaxis.range[1], "rows count downwards, as in a matrix"
+    assert figure.layout.yaxis.range[0] > figure.layout.yaxis.range[1], (
+        "rows count downwards, as in a matrix"
+    )
 
 
 def test_a_long_episode_goes_on_below():

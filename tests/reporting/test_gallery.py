@@ -13,7 +13,9 @@ from recombine.reporting import figure, gallery, page
 
 
 def test_a_thumbnail_is_a_small_picture_of_the_whole():
-    image_module = pytest.importorskip("PIL.Image", reason="thumbnails need Pillow, which comes with the extra torch")
+    image_module = pytest.importorskip(
+        "PIL.Image", reason="thumbnails need Pillow, which comes with the extra torch"
+    )
     pixels = np.zeros((200, 400, 3), np.uint8)
     pixels[:, 200:] = 255
     small = gallery.thumbnail(image_module.fromarray(pixels))
@@ -54,7 +56,9 @@ def read(text):
     while place < len(data):
         (size,) = struct.unpack(">I", data[place : place + 4])
         kind, body = data[place + 4 : place + 8], data[place + 8 : place + 8 + size]
-        assert struct.unpack(">I", data[place + 8 + size : place + 12 + size])[0] == zlib.crc32(kind + body)
+        assert struct.unpack(">I", data[place + 8 + size : place + 12 + size])[0] == zlib.crc32(
+            kind + body
+        )
         parts[kind], place = body, place + 12 + size
     width, height = struct.unpack(">II", parts[b"IHDR"][:8])
     lines = np.frombuffer(zlib.decompress(parts[b"IDAT"]), np.uint8).reshape(height, 1 + 3 * width)
@@ -72,6 +76,10 @@ def test_images_stand_side_by_side():
 
 
 def test_a_sheet_tells_one_kind_of_file_from_the_other():
-    rows = pd.DataFrame({"image": [gallery.png(np.zeros((1, 2, 2, 3))), "/9j/4AAQ"], "caption": ["a", "b"]})
-    kinds = [image.source.partition(";")[0] for image in gallery.sheet(rows, "Images").layout.images]
+    rows = pd.DataFrame(
+        {"image": [gallery.png(np.zeros((1, 2, 2, 3))), "/9j/4AAQ"], "caption": ["a", "b"]}
+    )
+    kinds = [
+        image.source.partition(";")[0] for image in gallery.sheet(rows, "Images").layout.images
+    ]
     assert kinds == ["data:image/png", "data:image/jpeg"]

@@ -41,12 +41,18 @@ def build(path, num_seeds: int = 3, **meta) -> Table:
     table.append(rows)
     last = rows[rows["step"] == 100]
     figures = {
-        "lines": figure.lines(last, "width", "test/r2", "support", title=f"Lines {EVIL}", log_x=True, **TITLES),
-        "scatter": figure.scatter(last, "width", "test/r2", title="Scatter", text="support", fit=True, **TITLES),
+        "lines": figure.lines(
+            last, "width", "test/r2", "support", title=f"Lines {EVIL}", log_x=True, **TITLES
+        ),
+        "scatter": figure.scatter(
+            last, "width", "test/r2", title="Scatter", text="support", fit=True, **TITLES
+        ),
         "bars": figure.bars(last, "support", "test/r2", "width", title="Bars", **TITLES),
     }
     table.save_figures({name: drawn.to_json() for name, drawn in figures.items()})
-    table.note(**{"experiment": "scaling", "title": "Scaling", "command": "recombine run scaling", **meta})
+    table.note(
+        **{"experiment": "scaling", "title": "Scaling", "command": "recombine run scaling", **meta}
+    )
     return table
 
 
@@ -102,13 +108,27 @@ def test_the_table_has_a_line_per_run_and_only_what_differs(tmp_path):
 
 
 def test_fields_that_only_some_parts_have_are_left_out_unless_they_tell_runs_apart():
-    runs = {"run": ["a", "b", "c"], "step": 1, "model": ["MLP", "Net", "Net"], "model.widths": ["8", None, None]}
+    runs = {
+        "run": ["a", "b", "c"],
+        "step": 1,
+        "model": ["MLP", "Net", "Net"],
+        "model.widths": ["8", None, None],
+    }
     runs |= {"model.norm": [None, "layer", "none"], "seed": [0, 0, 0], "test/r2": [0.1, 0.2, 0.3]}
-    assert list(report.results_table(pd.DataFrame(runs))) == ["run", "model", "model.norm", "test/r2"]
+    assert list(report.results_table(pd.DataFrame(runs))) == [
+        "run",
+        "model",
+        "model.norm",
+        "test/r2",
+    ]
 
 
 def test_a_cell_of_many_rows_is_told_by_what_they_share():
-    rows = [{"run": str(w), "step": 0, "width": w, "what": what, "failed": w / 9} for w in (1, 2) for what in "ab"]
+    rows = [
+        {"run": str(w), "step": 0, "width": w, "what": what, "failed": w / 9}
+        for w in (1, 2)
+        for what in "ab"
+    ]
     assert list(report.results_table(pd.DataFrame(rows))) == ["run", "width", "failed"]
     rows[0]["failed"] = 0.9
     found = report.results_table(pd.DataFrame(rows))
@@ -118,7 +138,9 @@ def test_a_cell_of_many_rows_is_told_by_what_they_share():
 
 def test_a_lone_run_is_told_by_its_name(tmp_path):
     table = Table(tmp_path)
-    table.append(pd.DataFrame({"run": ["abc"], "step": [1], "width": [8], "test/accuracy": [-0.0001]}))
+    table.append(
+        pd.DataFrame({"run": ["abc"], "step": [1], "width": [8], "test/accuracy": [-0.0001]})
+    )
     text = report.page(table)
     assert cells(text) == [["abc", "0.000"]]
     assert len(text) < 1e5  # no figures, no plotly.js
@@ -138,7 +160,9 @@ def test_all_runs_are_in_the_csv_however_many(tmp_path):
 def with_activity(table: Table, dead: float, name: str = "again") -> Table:
     rows = table.read()
     activity = {
-        f"activity/hidden{layer}/{name}": dead for layer in range(2) for name in ("dead", "rare", "active", "rank")
+        f"activity/hidden{layer}/{name}": dead
+        for layer in range(2)
+        for name in ("dead", "rare", "active", "rank")
     }
     again = Table(table.path.with_name(name))
     again.append(rows.assign(**activity))
@@ -156,7 +180,11 @@ def test_dead_units_are_on_the_page_without_the_experiment_drawing_them(tmp_path
     page = report.page(with_activity(table, dead=0.5))
     head, main = page.split("<main>")
     line = "Dead units: 50% hidden0, 50% hidden1 (means over 18 runs; highest 50% in hidden0)"
-    assert head.index("<dt>best</dt>") < head.index(f'<p class="note">{line}</p>') < head.index('<p class="warning">')
+    assert (
+        head.index("<dt>best</dt>")
+        < head.index(f'<p class="note">{line}</p>')
+        < head.index('<p class="warning">')
+    )
     assert main.count("<figure>") == 4, "those that were saved, and dead units by layer"
     assert "<figcaption>Dead units by hidden layer" in main
     calm = report.page(with_activity(table, dead=0.0, name="calm"))
@@ -166,7 +194,15 @@ def test_dead_units_are_on_the_page_without_the_experiment_drawing_them(tmp_path
 
 
 def test_notes_and_warnings_are_escaped():
-    fields = {"title": "", "kind": "", "description": "", "summary": {}, "figures": {}, "results": "", "making": ""}
+    fields = {
+        "title": "",
+        "kind": "",
+        "description": "",
+        "summary": {},
+        "figures": {},
+        "results": "",
+        "making": "",
+    }
     page = report.filled(**fields, notes=[EVIL], warnings=[EVIL])
     assert page.count(html.escape(EVIL)) == 2
     assert EVIL not in page
@@ -176,10 +212,14 @@ def test_everything_is_escaped(tmp_path):
     table = build(
         tmp_path / "results.parquet",
         summary={EVIL: EVIL},
-        **dict.fromkeys(("experiment", "title", "description", "command", "device", "scale", "date"), EVIL),
+        **dict.fromkeys(
+            ("experiment", "title", "description", "command", "device", "scale", "date"), EVIL
+        ),
         versions={EVIL: EVIL},
     )
-    table.append(pd.DataFrame({"run": [EVIL], "step": [1], EVIL.replace("/", ""): [EVIL], "support": [EVIL]}))
+    table.append(
+        pd.DataFrame({"run": [EVIL], "step": [1], EVIL.replace("/", ""): [EVIL], "support": [EVIL]})
+    )
     text = report.page(table)
     assert "alert(" in text
     # What is left of each occurrence cannot open or close an element, nor leave an attribute.
@@ -247,7 +287,9 @@ def test_the_page_draws_offline_in_light_and_dark(chromium, tmp_path, scheme):
     ink = page.evaluate("getComputedStyle(document.querySelector('.chart .xtick text')).fill")
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    widths = page.evaluate("[...document.querySelectorAll('.chart')].map(plot => plot._fullLayout.width)")
+    widths = page.evaluate(
+        "[...document.querySelectorAll('.chart')].map(plot => plot._fullLayout.width)"
+    )
     context.close()
     assert trouble == []
     assert plots == 3
@@ -256,4 +298,8 @@ def test_the_page_draws_offline_in_light_and_dark(chromium, tmp_path, scheme):
     assert requests == [path.as_uri()]
     assert first == "128"  # sorted by width, downwards
     darkness = [sum(map(int, re.findall(r"\d+", colour)[:3])) / 3 for colour in (ink, ground)]
-    assert (darkness[0] < 80 < 200 < darkness[1]) if scheme == "light" else (darkness[1] < 80 < 200 < darkness[0])
+    assert (
+        (darkness[0] < 80 < 200 < darkness[1])
+        if scheme == "light"
+        else (darkness[1] < 80 < 200 < darkness[0])
+    )

@@ -52,7 +52,11 @@ def half(rows, tmp_path) -> Table:
     (tmp_path / "own.py").write_text(EXPERIMENT)
     table = Table(tmp_path / "sweep")
     table.append(rows[rows["seed"] == 0])
-    about = {"experiment": "own", "source": str(tmp_path / "own.py"), "command": "recombine run own.py"}
+    about = {
+        "experiment": "own",
+        "source": str(tmp_path / "own.py"),
+        "command": "recombine run own.py",
+    }
     table.note(**about, title="My own sweep", shown=list(dict.fromkeys(rows["run"])))
     Status(table.path, runs=4, reused=0).write(now=True, finished=2)
     return table
@@ -92,7 +96,8 @@ def test_every_address_answers(half, rows):
         assert kinds == {"model.widths": "text", "seen/r2": "score", "test/r2": "score"}
         last = rows[rows["seed"] == 0].groupby("run").tail(1).set_index("model.widths")
         assert table["lines"] == [
-            [w, last.loc[w, "seen/r2"], pytest.approx(last.loc[w, "test/r2"])] for w in ("8x8", "12x12")
+            [w, last.loc[w, "seen/r2"], pytest.approx(last.loc[w, "test/r2"])]
+            for w in ("8x8", "12x12")
         ]
         figures = json.loads(ask(server, "/figures")[2])
         assert figures["reason"] is None
@@ -121,7 +126,10 @@ def test_figures_that_need_more_rows_say_why_they_are_missing(half, rows, tmp_pa
     begun = Table(path)
     begun.note(**half.meta())
     with serving(path) as server:
-        assert json.loads(ask(server, "/figures")[2]) == {"figures": {}, "reason": "no run has finished yet"}
+        assert json.loads(ask(server, "/figures")[2]) == {
+            "figures": {},
+            "reason": "no run has finished yet",
+        }
         assert json.loads(ask(server, "/rows")[2])["total"] == 0
         begun.append(rows[rows["model.widths"] == "8x8"])
         told = json.loads(ask(server, "/figures")[2])
@@ -146,7 +154,10 @@ def test_kept_figures_are_shown_where_the_experiment_is_not_known(rows, tmp_path
 def test_a_file_that_a_folder_names_is_not_run_unasked(half, tmp_path):
     with serving(half.path, own=False) as server:
         told = json.loads(ask(server, "/figures")[2])
-    assert told == {"figures": {}, "reason": "figures of your own experiment: serve again with --figures FILE.py"}
+    assert told == {
+        "figures": {},
+        "reason": "figures of your own experiment: serve again with --figures FILE.py",
+    }
     assert not (tmp_path / "own.log").exists()
 
 
@@ -160,7 +171,9 @@ def test_a_server_for_everybody_goes_by_the_machines_name(half):
 
 def test_at_most_500_lines_are_sent_and_no_nan(tmp_path):
     score = np.where(np.arange(600) % 2, 0.5, np.nan)
-    frame = pd.DataFrame({"run": [f"{i:03}" for i in range(600)], "step": 1, "seed": range(600), "test/r2": score})
+    frame = pd.DataFrame(
+        {"run": [f"{i:03}" for i in range(600)], "step": 1, "seed": range(600), "test/r2": score}
+    )
     Table(tmp_path).append(frame)
     with serving(tmp_path) as server:
         text = ask(server, "/rows")[2]
@@ -174,7 +187,14 @@ def test_only_who_names_this_machine_is_answered(half):
     with serving(half.path) as server:
         for host in ("localhost", "127.0.0.1:8000", "LOCALHOST:1", "[::1]:8000", "[::1]"):
             assert ask(server, "/state", Host=host)[0] == 200, host
-        for host in ("evil.example", "evil.example:8000", "127.0.0.1.evil.example", "localhost@evil.example", "[", ""):
+        for host in (
+            "evil.example",
+            "evil.example:8000",
+            "127.0.0.1.evil.example",
+            "localhost@evil.example",
+            "[",
+            "",
+        ):
             for path in ("/", "/state", "/nowhere"):
                 code, _, text = ask(server, path, Host=host)
                 assert code == 403, host
@@ -190,7 +210,13 @@ def test_nothing_but_the_routes_is_answered(half):
         "/..%2fstatus.json",
         "//etc/passwd",
     ]
-    paths += ["/experiment.json", str(half.path / "status.json"), f"file://{half.path}/status.json", "/%00", "*"]
+    paths += [
+        "/experiment.json",
+        str(half.path / "status.json"),
+        f"file://{half.path}/status.json",
+        "/%00",
+        "*",
+    ]
     with serving(half.path) as server:
         for path in paths:
             code, headers, text = ask(server, path)
@@ -206,7 +232,10 @@ def test_every_answer_is_guarded(half):
             headers = ask(server, path)[1]
             assert headers["X-Content-Type-Options"] == "nosniff"
             assert "default-src 'none'" in headers["Content-Security-Policy"]
-            assert "'unsafe-inline'" not in headers["Content-Security-Policy"].split("script-src")[1].split(";")[0]
+            assert (
+                "'unsafe-inline'"
+                not in headers["Content-Security-Policy"].split("script-src")[1].split(";")[0]
+            )
         assert ask(server, "/state", "POST")[1]["X-Content-Type-Options"] == "nosniff"
 
 
@@ -222,7 +251,10 @@ def test_a_folder_that_vanishes_is_told_and_may_come_back(half, tmp_path):
 
 
 def test_bad_places_are_said_in_one_line(half, tmp_path):
-    with serving(half.path) as server, pytest.raises(InputError, match=r"port \d+ .*choose another with --port"):
+    with (
+        serving(half.path) as server,
+        pytest.raises(InputError, match=r"port \d+ .*choose another with --port"),
+    ):
         serve.serve(half.path, port=server.server_port)
     with pytest.raises(InputError, match="there is no port 70000"):
         serve.serve(half.path, port=70000)
@@ -274,7 +306,12 @@ def test_the_page_follows_the_sweep_by_itself(chromium, half, rows):
     status = Status(half.path, runs=4, reused=0)
     status.now = {0: now}
     status.write(
-        now=True, finished=2, left=5430.0, rate=9500.0, failures=[{"runs": ["a"], "reason": EVIL}], notes=[EVIL]
+        now=True,
+        finished=2,
+        left=5430.0,
+        rate=9500.0,
+        failures=[{"runs": ["a"], "reason": EVIL}],
+        notes=[EVIL],
     )
     half.note(title=EVIL)
     page = chromium.new_page()
@@ -287,7 +324,14 @@ def test_the_page_follows_the_sweep_by_itself(chromium, half, rows):
         page.goto(server.address)
         page.locator(".chart").nth(1).locator(".xtick text").first.wait_for(timeout=20_000)
         text = page.locator("body").inner_text()
-        for expected in ("75%", "2 of 4", "1 h 30 min", "9,500", f"1 run failed: {EVIL}", "recombine run own.py"):
+        for expected in (
+            "75%",
+            "2 of 4",
+            "1 h 30 min",
+            "9,500",
+            f"1 run failed: {EVIL}",
+            "recombine run own.py",
+        ):
             assert expected in text, expected
         assert "training 2 runs, step 10 of 20, test score 0.250" in text
         assert page.title() == f"75% {EVIL}"
@@ -303,12 +347,16 @@ def test_the_page_follows_the_sweep_by_itself(chromium, half, rows):
         status.now = {}
         status.write(now=True, state="finished", finished=4, failures=[])
         page.locator("tbody tr").nth(3).wait_for(timeout=20_000)
-        page.wait_for_function(f"document.querySelectorAll('.cartesianlayer .point').length > {points}", timeout=20_000)
+        page.wait_for_function(
+            f"document.querySelectorAll('.cartesianlayer .point').length > {points}", timeout=20_000
+        )
         assert page.title() == f"100% {EVIL}"
         assert page.locator(".percent").inner_text() == "100%"
         assert not page.locator("#problems").is_visible()
         assert page.locator(".js-plotly-plot").count() == 2
-        assert page.evaluate("document.querySelector('.chart').mark"), "figures are changed in place"
+        assert page.evaluate("document.querySelector('.chart').mark"), (
+            "figures are changed in place"
+        )
         scores = [float(cell) for cell in page.locator("tbody td:last-child").all_inner_texts()]
         assert scores == sorted(scores, reverse=True), "the order that was chosen is kept"
         assert trouble == []

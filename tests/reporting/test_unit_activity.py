@@ -14,20 +14,34 @@ from recombine.reporting import unit_activity
 def rows(dead: dict[str, list[float]], **columns) -> pd.DataFrame:
     """Two rows per run: all units dead at step 0, and these fractions by layer at step 10."""
     number = len(next(iter(dead.values())))
-    last = pd.DataFrame({"run": [f"run{i}" for i in range(number)], "step": 10, "seed": range(number)} | columns)
+    last = pd.DataFrame(
+        {"run": [f"run{i}" for i in range(number)], "step": 10, "seed": range(number)} | columns
+    )
     for layer, values in dead.items():
         measured = {"dead": values, "rare": values, "active": 0.5, "rank": 3.0}
         for name, value in measured.items():
-            last[f"activity/{layer}/{name}"] = np.where(np.isnan(values), np.nan, value).astype("f4")
-    first = last.assign(step=0, **{name: np.float32(1) for name in last if name.startswith("activity/")})
+            last[f"activity/{layer}/{name}"] = np.where(np.isnan(values), np.nan, value).astype(
+                "f4"
+            )
+    first = last.assign(
+        step=0, **{name: np.float32(1) for name in last if name.startswith("activity/")}
+    )
     return pd.concat([first, last], ignore_index=True)
 
 
 def test_layers_are_in_their_own_order_and_at_the_last_row():
-    found = unit_activity.by_layer(rows({f"hidden{i}": [i / 20] for i in (10, 2, 0)}, width=8), keep=["width"])
+    found = unit_activity.by_layer(
+        rows({f"hidden{i}": [i / 20] for i in (10, 2, 0)}, width=8), keep=["width"]
+    )
     assert list(found) == ["run", "trained", "width", "layer", "dead", "rare", "active", "rank"]
-    assert found["layer"].tolist() == list(found["layer"].cat.categories) == ["hidden0", "hidden2", "hidden10"]
-    assert found["dead"].tolist() == pytest.approx([0.0, 0.1, 0.5]), "not the first row's, which are 1"
+    assert (
+        found["layer"].tolist()
+        == list(found["layer"].cat.categories)
+        == ["hidden0", "hidden2", "hidden10"]
+    )
+    assert found["dead"].tolist() == pytest.approx([0.0, 0.1, 0.5]), (
+        "not the first row's, which are 1"
+    )
     assert found["width"].tolist() == [8, 8, 8]
 
 
@@ -52,14 +66,21 @@ def test_without_the_columns_there_is_nothing_to_say():
     assert unit_activity.warning(older) is None
     assert unit_activity.warnings(older) == []
     assert unit_activity.figures(older) == {}
-    empty = rows({"hidden0": [math.nan]}).iloc[1:]  # the columns are there, and no run has such a layer
+    empty = rows({"hidden0": [math.nan]}).iloc[
+        1:
+    ]  # the columns are there, and no run has such a layer
     assert unit_activity.summary_line(empty) is None
     assert unit_activity.figures(empty) == {}
 
 
 def test_the_line_gives_means_and_the_highest():
-    line = unit_activity.summary_line(rows({"hidden0": [0.0, 0.0], "hidden1": [0.02, 0.02], "hidden2": [0.001, 0.31]}))
-    assert line == "Dead units: 0% hidden0, 2% hidden1, 15.6% hidden2 (means over 2 runs; highest 31% in hidden2)"
+    line = unit_activity.summary_line(
+        rows({"hidden0": [0.0, 0.0], "hidden1": [0.02, 0.02], "hidden2": [0.001, 0.31]})
+    )
+    assert (
+        line
+        == "Dead units: 0% hidden0, 2% hidden1, 15.6% hidden2 (means over 2 runs; highest 31% in hidden2)"
+    )
     assert (
         unit_activity.summary_line(rows({"feedforward0": [0.0, 0.0]}))
         == "Dead units: 0% feedforward0 (means over 2 runs)"
@@ -69,7 +90,9 @@ def test_the_line_gives_means_and_the_highest():
 
 def test_the_warning_names_layers_of_trained_runs_above_a_fifth():
     assert unit_activity.MAX_DEAD == 0.2
-    assert unit_activity.warning(rows({"hidden0": [0.2, 0.2]})) is None, "not more than 20%, as a float32 either"
+    assert unit_activity.warning(rows({"hidden0": [0.2, 0.2]})) is None, (
+        "not more than 20%, as a float32 either"
+    )
     dead = {"hidden0": [0.0, 0.0, 0.0], "hidden1": [0.25, 0.1, 0.1], "hidden10": [0.97, 0.3, 0.0]}
     line = unit_activity.warning(rows(dead))
     assert line == (
@@ -96,7 +119,9 @@ def test_untrained_runs_neither_warn_nor_count():
     assert unit_activity.means(mixed)["hidden0"]["dead"] == pytest.approx(0.1)
     assert "up to 90%, in 1 of 2 runs" in unit_activity.warning(rows({"hidden0": [0.1, 0.9]}))
     unknown = {"recipe.learning_rate": [np.nan, 0.0]}
-    assert "hidden0 (90%)" in unit_activity.warning(rows({"hidden0": [0.9, 0.9]}, **unknown)), "a recipe without a rate"
+    assert "hidden0 (90%)" in unit_activity.warning(rows({"hidden0": [0.9, 0.9]}, **unknown)), (
+        "a recipe without a rate"
+    )
     alone = rows({"hidden0": [0.9, 0.9]}, **{"recipe.learning_rate": 0.0})
     assert unit_activity.warning(alone) is None
     assert "means over 2 untrained runs" in unit_activity.summary_line(alone)
@@ -114,12 +139,18 @@ def drawn(frame: pd.DataFrame) -> dict:
 
 
 def lines_of(drawing: dict) -> dict[str, list]:
-    return {trace["name"]: trace["x"] for trace in drawing["data"] if trace["mode"] == "lines+markers"}
+    return {
+        trace["name"]: trace["x"] for trace in drawing["data"] if trace["mode"] == "lines+markers"
+    }
 
 
 def test_the_figure_has_a_line_per_width():
     widths = ["128x128x128", "16x16", "16x16"]
-    dead = {"hidden0": [0.0, 0.1, 0.2], "hidden1": [0.5, 0.6, 0.6], "hidden2": [0.7, math.nan, math.nan]}
+    dead = {
+        "hidden0": [0.0, 0.1, 0.2],
+        "hidden1": [0.5, 0.6, 0.6],
+        "hidden2": [0.7, math.nan, math.nan],
+    }
     drawing = drawn(rows(dead, frac_test=[0.1, 0.2, 0.2], **{"model.widths": widths}))
     found = lines_of(drawing)
     assert list(found) == ["16x16", "128x128x128"], "in the order of the numbers"
@@ -134,10 +165,20 @@ def test_the_figure_has_a_line_per_width():
 
 def test_the_figure_is_one_line_where_no_column_groups_the_runs():
     number = unit_activity.MAX_CURVES + 1
-    many = rows({"hidden0": [0.1] * number}, **{"model.width": range(number), "model": [None] + ["MLP"] * (number - 1)})
+    many = rows(
+        {"hidden0": [0.1] * number},
+        **{"model.width": range(number), "model": [None] + ["MLP"] * (number - 1)},
+    )
     assert list(lines_of(drawn(many))) == ["runs"]
-    few = rows({"hidden0": [0.1] * 4}, frac_test=[0.1, 0.2] * 2, **{"recipe.learning_rate": [0.1, 0.1, 0.2, 0.2]})
-    assert list(lines_of(drawn(few))) == ["recipe.learning_rate = 0.1", "recipe.learning_rate = 0.2"]
+    few = rows(
+        {"hidden0": [0.1] * 4},
+        frac_test=[0.1, 0.2] * 2,
+        **{"recipe.learning_rate": [0.1, 0.1, 0.2, 0.2]},
+    )
+    assert list(lines_of(drawn(few))) == [
+        "recipe.learning_rate = 0.1",
+        "recipe.learning_rate = 0.2",
+    ]
 
 
 def test_without_plotly_there_is_no_figure(monkeypatch):
@@ -147,7 +188,13 @@ def test_without_plotly_there_is_no_figure(monkeypatch):
 
 def test_the_terminal_shows_the_line_and_the_warning(capsys):
     frame = rows({"hidden0": [0.0, 0.0], "hidden1": [0.0, 0.5]}).assign(**{"test/r2": 0.5})
-    result = {"experiment": "mine", "summary": {"best": 0.5}, "runs": 2, "programs": 1, "seconds": 1.0}
+    result = {
+        "experiment": "mine",
+        "summary": {"best": 0.5},
+        "runs": 2,
+        "programs": 1,
+        "seconds": 1.0,
+    }
     results_view.show(frame, result | {"warnings": unit_activity.warnings(frame)})
     said = capsys.readouterr().out.splitlines()
     place = said.index("  best: 0.500")
@@ -155,7 +202,8 @@ def test_the_terminal_shows_the_line_and_the_warning(capsys):
     assert said[place + 2] == unit_activity.warning(frame)
     assert said[place + 3] == "2 runs in 1 program, 1.0 s"
     results_view.show(
-        frame.drop(columns=[name for name in frame if name.startswith("activity/")]), result | {"warnings": []}
+        frame.drop(columns=[name for name in frame if name.startswith("activity/")]),
+        result | {"warnings": []},
     )
     said = capsys.readouterr().out
     assert "Dead units" not in said

@@ -37,11 +37,19 @@ def half(rows, tmp_path) -> Table:
     table = Table(tmp_path / "sweep")
     shown = list(dict.fromkeys(rows["run"]))
     table.append(rows[rows["run"].isin(shown[:4])])
-    table.note(experiment="tiny", title="A tiny sweep", scale="small", command="recombine run tiny", shown=shown)
+    table.note(
+        experiment="tiny",
+        title="A tiny sweep",
+        scale="small",
+        command="recombine run tiny",
+        shown=shown,
+    )
     return table
 
 
-def tell(table: Table, state: str = "training", now: tuple = (), finished: int = 4, **changes) -> None:
+def tell(
+    table: Table, state: str = "training", now: tuple = (), finished: int = 4, **changes
+) -> None:
     status = Status(table.path, runs=6, reused=1)
     status.now = dict(enumerate(now))
     status.write(now=True, state=state, finished=finished, **changes)
@@ -53,7 +61,12 @@ def test_rows_without_a_status_are_a_finished_sweep(rows, tmp_path):
         state = watch.state(path)
         last = rows.groupby("run").tail(1)["test/r2"]
         assert state["state"] == "finished"
-        assert (state["finished"], state["runs"], state["fraction"], state["rows"]) == (6, 6, 1.0, len(rows))
+        assert (state["finished"], state["runs"], state["fraction"], state["rows"]) == (
+            6,
+            6,
+            1.0,
+            len(rows),
+        )
         assert state["scores"]["best"] == last.max()
         assert state["scores"]["median"] == np.median(last[np.isfinite(last)])
         assert sum(state["scores"]["counts"]) == 3, "the diverged ones have no score"
@@ -64,10 +77,14 @@ def test_rows_without_a_status_are_a_finished_sweep(rows, tmp_path):
 def test_diverged_runs_are_told_by_what_distinguishes_them(rows, tmp_path):
     Table(tmp_path / "out").append(rows)
     lost = watch.state(tmp_path / "out")["diverged"]
-    assert [run["what"] for run in lost] == [{"recipe.learning_rate": 1e30, "seed": seed} for seed in range(3)]
+    assert [run["what"] for run in lost] == [
+        {"recipe.learning_rate": 1e30, "seed": seed} for seed in range(3)
+    ]
     step = rows.loc[rows["recipe.learning_rate"] == 1e30, "diverged_at"].iloc[0]
     assert {run["reason"] for run in lost} == {f"loss not finite at step {step}"}
-    Table(tmp_path / "one").append(rows[rows["run"] == lost[0]["run"]].assign(diverged_at=-1))  # only when evaluated
+    Table(tmp_path / "one").append(
+        rows[rows["run"] == lost[0]["run"]].assign(diverged_at=-1)
+    )  # only when evaluated
     assert watch.state(tmp_path / "one")["diverged"] == [
         {"run": lost[0]["run"], "what": {}, "reason": "test loss not finite"}
     ]
@@ -83,7 +100,9 @@ def test_a_sweep_that_trains_counts_what_is_under_way(half):
         assert state["now"] == [CHUNK]
         assert state["rate"] == 9500.0
         file = half.path / "status.json"
-        os.utime(file, (file.stat().st_atime, file.stat().st_mtime - 50))  # nothing was told for 50 seconds
+        os.utime(
+            file, (file.stat().st_atime, file.stat().st_mtime - 50)
+        )  # nothing was told for 50 seconds
         later = watch.state(half.path)
         assert later["seconds"] - state["seconds"] == pytest.approx(50, abs=5)
         assert later["left"] == pytest.approx(70, abs=5)
@@ -148,7 +167,14 @@ def test_no_sweep_is_said_in_one_line(tmp_path):
 
 def test_a_snapshot_fits_80_columns_and_breaks_no_word(half, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    tell(half, now=(CHUNK,), left=7300.0, rate=9500.0, failures=[{"runs": ["a"], "reason": REASON}], notes=["halved"])
+    tell(
+        half,
+        now=(CHUNK,),
+        left=7300.0,
+        rate=9500.0,
+        failures=[{"runs": ["a"], "reason": REASON}],
+        notes=["halved"],
+    )
     with held(half.path):
         watch.show(half.path, once=True)
     text = capsys.readouterr().out
@@ -175,7 +201,12 @@ def test_the_table_shows_as_many_columns_as_fit(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     fields = {f"model.a_long_name_of_a_field_{i}": [i, i + 1] * 6 for i in range(5)}
     frame = pd.DataFrame(
-        {"run": [f"{i:02}" for i in range(12)], "step": 1, **fields, "test/r2": np.linspace(-9, 1, 12)}
+        {
+            "run": [f"{i:02}" for i in range(12)],
+            "step": 1,
+            **fields,
+            "test/r2": np.linspace(-9, 1, 12),
+        }
     )
     Table(tmp_path).append(frame)
     watch.show(tmp_path)
@@ -194,10 +225,14 @@ def test_the_table_shows_as_many_columns_as_fit(tmp_path, capsys, monkeypatch):
 def terminal(monkeypatch):
     # Rich asks the environment what a terminal can do: here it is one, whatever runs the tests.
     monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setattr(watch, "Console", functools.partial(Console, force_terminal=True, width=80, height=50))
+    monkeypatch.setattr(
+        watch, "Console", functools.partial(Console, force_terminal=True, width=80, height=50)
+    )
 
 
-def test_the_live_picture_follows_the_sweep_and_ends_with_it(half, rows, terminal, monkeypatch, capsys):
+def test_the_live_picture_follows_the_sweep_and_ends_with_it(
+    half, rows, terminal, monkeypatch, capsys
+):
     def rest(_):
         half.append(rows[~rows["run"].isin(half.finished())])
         tell(half, finished=5, now=(CHUNK,))
@@ -209,7 +244,10 @@ def test_the_live_picture_follows_the_sweep_and_ends_with_it(half, rows, termina
         watch.show(half.path)
     text = capsys.readouterr().out
     assert steps == []
-    places = [text.index(expected) for expected in ("4 of 6 runs", "5 of 6 runs", "6 of 6 runs", "recombine report")]
+    places = [
+        text.index(expected)
+        for expected in ("4 of 6 runs", "5 of 6 runs", "6 of 6 runs", "recombine report")
+    ]
     assert places == sorted(places)
     assert text.rstrip().endswith("\x1b[?25h"), "the cursor is back"
 

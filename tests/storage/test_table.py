@@ -208,7 +208,9 @@ def test_a_broken_part_is_named(table, damage):
         place = len(data) // 3
         part.write_bytes(data[:place] + bytes([data[place] ^ 0xFF]) + data[place + 1 :])
     else:
-        part.write_bytes({"truncated": data[: len(data) // 2], "empty": b"", "foreign": b"not parquet"}[damage])
+        part.write_bytes(
+            {"truncated": data[: len(data) // 2], "empty": b"", "foreign": b"not parquet"}[damage]
+        )
     with pytest.raises(InputError) as caught:
         table.read()
     assert str(part) in str(caught.value)
@@ -296,7 +298,9 @@ def odd_parts() -> list[pd.DataFrame]:
     ]
 
 
-@pytest.mark.parametrize("more", [[], [frame("e", width="16x16")], [frame("f", mixed=[1, "x"]), frame("g", mixed="y")]])
+@pytest.mark.parametrize(
+    "more", [[], [frame("e", width="16x16")], [frame("f", mixed=[1, "x"]), frame("g", mixed="y")]]
+)
 def test_compaction_changes_nothing(tmp_path, more):
     table = Table(tmp_path)
     for part in [*odd_parts(), *more]:
@@ -384,10 +388,15 @@ def test_one_process_writes_at_a_time(table):
         "with Table(sys.argv[1]).held():\n"
         "    sys.stdout.write('held\\n'); sys.stdout.flush(); time.sleep(60)\n"
     )
-    other = subprocess.Popen([sys.executable, "-c", script, str(table.path)], stdout=subprocess.PIPE, text=True)
+    other = subprocess.Popen(
+        [sys.executable, "-c", script, str(table.path)], stdout=subprocess.PIPE, text=True
+    )
     assert other.stdout.readline() == "held\n"
     assert holder(table.path)["pid"] == other.pid
-    with pytest.raises(InputError, match=f"process {other.pid} on .* name another --out"), table.held():
+    with (
+        pytest.raises(InputError, match=f"process {other.pid} on .* name another --out"),
+        table.held(),
+    ):
         pass
     other.kill()  # -9: the system itself lets go
     other.wait()
@@ -396,7 +405,9 @@ def test_one_process_writes_at_a_time(table):
     with table.held():
         assert holder(table.path)["pid"] == os.getpid()
     assert holder(table.path) is None
-    assert not [path for path in table.path.parent.rglob("*") if path.is_file()], "nothing is left behind"
+    assert not [path for path in table.path.parent.rglob("*") if path.is_file()], (
+        "nothing is left behind"
+    )
 
 
 def test_who_only_looks_never_keeps_a_writer_out(tmp_path):

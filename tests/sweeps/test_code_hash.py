@@ -104,7 +104,9 @@ def loaded(folder, files, use):
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
     try:
-        return use(importlib.import_module(next(iter(files)).removesuffix(".py").replace("/", ".")).Part)
+        return use(
+            importlib.import_module(next(iter(files)).removesuffix(".py").replace("/", ".")).Part
+        )
     finally:
         sys.path.remove(str(folder))
         tops = {name.partition("/")[0].removesuffix(".py") for name in files}
@@ -137,9 +139,15 @@ MATTERS = {
     "a branch that is always taken": ("LIMIT = 10", "LIMIT = 11"),
     "a function elsewhere": ("x * STEP", "x / STEP"),
     "a constant elsewhere": ("STEP = 4", "STEP = 5"),
-    "another function under the same name": ("import scaled, shown", "import shown as scaled, shown"),
+    "another function under the same name": (
+        "import scaled, shown",
+        "import shown as scaled, shown",
+    ),
     "a new loop": ("TITLE, NUMBER", "for i in range(2):\n    FACTOR += i\nTITLE, NUMBER"),
-    "a new attempt": ("TITLE, NUMBER", "try:\n    FACTOR = 3.0\nexcept ValueError:\n    pass\nTITLE, NUMBER"),
+    "a new attempt": (
+        "TITLE, NUMBER",
+        "try:\n    FACTOR = 3.0\nexcept ValueError:\n    pass\nTITLE, NUMBER",
+    ),
     "a changed attribute": ("TITLE, NUMBER", "OFFSETS['b'] = 3\nTITLE, NUMBER"),
     "a second definition": ("TITLE, NUMBER", "def double(x): return 9\nTITLE, NUMBER"),
 }
@@ -153,7 +161,10 @@ DOES_NOT_MATTER = {
     "an unused import": ("scaled, shown", "scaled, shown, STEP as step"),
     "another unused import": ("import sys\n", "import sys\nimport json\n"),
     "the script's part": ('runs("tiny")', 'runs("full")'),
-    "what only a type checker reads": ("from typing import Any\n", "from typing import Any, Final\n"),
+    "what only a type checker reads": (
+        "from typing import Any\n",
+        "from typing import Any, Final\n",
+    ),
     "a comment": ("        runs = 3", "        # Three.\n\n        runs = 3  # three"),
     "layout": ("runs * LIMIT", "(runs  *  LIMIT)"),
     "the file's docstring": ('"""My experiment."""', ""),
@@ -186,21 +197,33 @@ def test_places_and_names_of_files_do_not_matter(original):
     assert hashed({"mine.py": renamed, "functions.py": HELPER, "far.py": FAR}) == original
     first, second = MINE.split("class Base:")
     base, second = second.split("@marked")
-    assert hashed(PROJECT | {"mine.py": "class Base:" + base + first + "@marked" + second}) == original
+    assert (
+        hashed(PROJECT | {"mine.py": "class Base:" + base + first + "@marked" + second}) == original
+    )
 
 
 numbers = st.lists(st.integers(0, 3), min_size=5, max_size=5)
-noise = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=20)
+noise = st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=20
+)
 
 
 def generated(used, unused, text):
     """A part of five functions in two files, each with a number, beside others that it does not use."""
-    chain = [f"def f{i}(x):\n    # {text}\n    return f{i + 1}(x) + {n}\n" for i, n in enumerate(used[:3])]
-    others = [f"def g{i}(x):\n    {text!r}\n    return f{i % 3}(x) * {n}\n" for i, n in enumerate(unused)]
+    chain = [
+        f"def f{i}(x):\n    # {text}\n    return f{i + 1}(x) + {n}\n"
+        for i, n in enumerate(used[:3])
+    ]
+    others = [
+        f"def g{i}(x):\n    {text!r}\n    return f{i % 3}(x) * {n}\n" for i, n in enumerate(unused)
+    ]
     part = f"class Part:\n    value = {used[3]}\n    def go(self): return f0(1)\n"
     mine = f"{text!r}\nfrom helper import f3\n{others[0]}{part}"
     helper = f"{others[1].replace('f1', 'f3')}\n\n\ndef f3(x):\n    return x - {used[4]}\n"
-    return {"mine.py": "\n".join([mine, others[2].replace("f2", "f0"), *chain, *others[3:]]), "helper.py": helper}
+    return {
+        "mine.py": "\n".join([mine, others[2].replace("f2", "f0"), *chain, *others[3:]]),
+        "helper.py": helper,
+    }
 
 
 @settings(max_examples=30, deadline=None)
@@ -233,7 +256,10 @@ def test_every_way_to_import_is_followed(line, use):
 
 def test_a_module_that_is_imported_as_such_counts_as_a_whole():
     part = "class Part:\n    def go(self): return helper.f()\n"
-    files = {"mine.py": "import helper\n" + part, "helper.py": "def f(): return 1\n\ndef g(): return 2\n"}
+    files = {
+        "mine.py": "import helper\n" + part,
+        "helper.py": "def f(): return 1\n\ndef g(): return 2\n",
+    }
     assert hashed(files) != hashed(changed("return 2", "return 3", files))
     moved = files | {"helper.py": "def g(): return 2\n\ndef f(): return 1\n"}
     assert hashed(files) == hashed(moved)
@@ -251,7 +277,9 @@ PACKAGE = {
 
 
 PART = "class Part:\n    def go(self): return {}\n"
-BASE = "class Base:\n    known = {}\n    def __init_subclass__(cls): Base.known[cls.__name__] = cls\n"
+BASE = (
+    "class Base:\n    known = {}\n    def __init_subclass__(cls): Base.known[cls.__name__] = cls\n"
+)
 META = "class Meta(type):\n    known = {}\n    def __init__(cls, *rest): Meta.known[cls.__name__] = cls\n"
 ORDERS = {
     "of assignments": ("S = 2\nU = S\nS = 3\n", "S = 2\nS = 3\nU = S\n", "U"),
@@ -263,10 +291,19 @@ ACTS = {
         "known['act'](1)",
     ),
     "a subclass that is noted": (BASE + "class A(Base):\n    k = 22\n", "Base.known['A'].k"),
-    "a subclass of a subclass": (BASE + "class A(Base): pass\nclass B(A):\n    k = 22\n", "Base.known['B'].k"),
+    "a subclass of a subclass": (
+        BASE + "class A(Base): pass\nclass B(A):\n    k = 22\n",
+        "Base.known['B'].k",
+    ),
     "a metaclass": (META + "class A(metaclass=Meta):\n    k = 22\n", "Meta.known['A'].k"),
-    "a base elsewhere": ("from helper import Base\nclass A(Base):\n    k = 22\n", "Base.known['A'].k"),
-    "a base of a module elsewhere": ("import helper\nclass A(helper.Base):\n    k = 22\n", "helper.Base.known['A'].k"),
+    "a base elsewhere": (
+        "from helper import Base\nclass A(Base):\n    k = 22\n",
+        "Base.known['A'].k",
+    ),
+    "a base of a module elsewhere": (
+        "import helper\nclass A(helper.Base):\n    k = 22\n",
+        "helper.Base.known['A'].k",
+    ),
     "a method that is assigned": ("C = {'k': 1}\n_ = C.update(k=22)\n", "C['k']"),
     "a function that sets": ("K = 1\ndef setup():\n    global K\n    K = 22\nok = setup()\n", "K"),
     "an attribute that is set": ("class C: pass\n_ = setattr(C, 'k', 22)\n", "C.k"),
@@ -279,7 +316,9 @@ ACTS = {
 
 @pytest.mark.parametrize(("one", "other", "use"), ORDERS.values(), ids=ORDERS)
 def test_the_order_of_what_is_executed_matters(one, other, use):
-    assert hashed({"mine.py": one + PART.format(use)}) != hashed({"mine.py": other + PART.format(use)})
+    assert hashed({"mine.py": one + PART.format(use)}) != hashed(
+        {"mine.py": other + PART.format(use)}
+    )
 
 
 @pytest.mark.parametrize(("text", "use"), ACTS.values(), ids=ACTS)
@@ -296,7 +335,9 @@ def loaded_value(files):
 
 def test_what_only_defines_something_does_not_matter():
     text = "import numpy as np\nimport recombine as rc\n@np.vectorize\ndef f(x): return 22\nA = np.arange(22).sum()\n"
-    text += "B = rc.Run(num_steps=4 * 22)\nC = ', '.join(map(str, range(22)))\nD = lambda x: f(22)\n"
+    text += (
+        "B = rc.Run(num_steps=4 * 22)\nC = ', '.join(map(str, range(22)))\nD = lambda x: f(22)\n"
+    )
     text += "class E(rc.MLP):\n    e = 22\nF = rc.Run(model=E(), num_steps=4 * 22)\n"
     files = {"mine.py": text + PART.format("family.modules()")}
     assert hashed(files) == hashed(changed("22", "33", files))
@@ -317,7 +358,9 @@ def test_a_file_that_is_imported_for_what_it_does_matters():
 
 
 def test_files_that_import_each_other_come_to_an_end():
-    mine = "class Base: pass\nfrom helper import Base\nclass A(Base):\n    k = 22\n" + PART.format("1")
+    mine = "class Base: pass\nfrom helper import Base\nclass A(Base):\n    k = 22\n" + PART.format(
+        "1"
+    )
     files = {"mine.py": mine, "helper.py": "from mine import Base\n"}
     assert hashed(files) == hashed(changed("22", "33", files))
 
@@ -356,7 +399,12 @@ def test_the_hash_of_a_file_is_remembered(tmp_path, monkeypatch):
 def test_packages_and_relative_imports_are_followed(monkeypatch):
     monkeypatch.setenv("LAB", "1")
     first = hashed(PACKAGE)
-    for old, new in (("x + 5", "x + 6"), ("y = 50", "y = 51"), ("x = 60", "x = 61"), ("'LAB', '1'", "'LAB', '2'")):
+    for old, new in (
+        ("x + 5", "x + 6"),
+        ("y = 50", "y = 51"),
+        ("x = 60", "x = 61"),
+        ("'LAB', '1'", "'LAB', '2'"),
+    ):
         assert hashed(changed(old, new, PACKAGE)) != first, old
     assert hashed(changed("return 30", "return 31", PACKAGE)) == first
 
@@ -364,7 +412,9 @@ def test_packages_and_relative_imports_are_followed(monkeypatch):
 def test_files_are_those_that_an_import_needs(tmp_path):
     assert loaded(tmp_path / "flat", PROJECT, files_of) == PROJECT
     assert loaded(tmp_path / "deep", PACKAGE, files_of) == PACKAGE
-    assert "recombine" not in str(loaded(tmp_path / "ours", {"a.py": "from recombine import Run as Part"}, files_of))
+    assert "recombine" not in str(
+        loaded(tmp_path / "ours", {"a.py": "from recombine import Run as Part"}, files_of)
+    )
 
 
 def test_a_class_made_by_a_function_is_told_by_what_it_holds():
@@ -475,7 +525,9 @@ def test_containers_in_a_console():
     text = "def f(): return 1\ndef g(): return 2\nT = {f: 10, g: 20}\nS = {f, g}\nL = [30]\nL.append(L)\nT['l'] = L\n"
     text += PART.format("T, S, L, f, g")
     told = typed(text)
-    assert all(typed(f"pad = [object() for _ in range({n})]\n{text}") == told for n in range(5)), "no addresses"
+    assert all(typed(f"pad = [object() for _ in range({n})]\n{text}") == told for n in range(5)), (
+        "no addresses"
+    )
     assert len({told, *(typed(text.replace(str(n), str(n + 1))) for n in (10, 20, 30))}) == 4
     assert typed(text.replace("L.append(L)", "L.append([L])")) != told
 
@@ -506,10 +558,14 @@ def test_hashes_are_the_same_in_every_process(tmp_path):
 def test_a_script_is_hashed_like_a_module(tmp_path, original):
     for name, text in PROJECT.items():
         (tmp_path / name).write_text(text)
-    last = "from recombine.sweeps.code_hash import of_class; import rich; rich.print(of_class(Part))"
+    last = (
+        "from recombine.sweeps.code_hash import of_class; import rich; rich.print(of_class(Part))"
+    )
     (tmp_path / "mine.py").write_text(MINE.replace('sys.exit(runs("tiny"))', last))
     env = {**os.environ, "PYTHONPATH": str(version.PACKAGE.parent)}
-    told = subprocess.run([sys.executable, tmp_path / "mine.py"], check=True, capture_output=True, text=True, env=env)
+    told = subprocess.run(
+        [sys.executable, tmp_path / "mine.py"], check=True, capture_output=True, text=True, env=env
+    )
     assert told.stdout.strip() == original
 
 
@@ -547,21 +603,33 @@ def test_the_hash_of_our_code_is_cheap():
 def test_no_code_that_training_uses_is_forgotten():
     # These decide where and when something is computed, or what a message says, not what is computed.
     without_effect = {f"basics.{name}" for name in ("errors", "suggest", "version", "atomic_io")}
-    without_effect |= {"training.device", "training.checkpoint", "sweeps.code_hash", "sweeps.closure"}
+    without_effect |= {
+        "training.device",
+        "training.checkpoint",
+        "sweeps.code_hash",
+        "sweeps.closure",
+    }
     graph = grimp.build_graph("recombine", exclude_type_checking_imports=True)
     parts = [name for name in graph.modules if name.startswith("recombine.parts")]
     needed, waiting = set(), {"recombine.training.trainer", *parts}
     while waiting:
         name = waiting.pop()
         needed.add(name)
-        found = graph.find_modules_directly_imported_by(name) - {f"recombine.{other}" for other in without_effect}
+        found = graph.find_modules_directly_imported_by(name) - {
+            f"recombine.{other}" for other in without_effect
+        }
         waiting |= found - needed
     listed = {file for name in RELEVANT for file in (f"{name}.py", *_files_in(name))}
-    assert {_file_of(name) for name in needed} == {file for file in listed if (version.PACKAGE / file).exists()}
+    assert {_file_of(name) for name in needed} == {
+        file for file in listed if (version.PACKAGE / file).exists()
+    }
 
 
 def _files_in(folder):
-    return [path.relative_to(version.PACKAGE).as_posix() for path in (version.PACKAGE / folder).glob("*.py")]
+    return [
+        path.relative_to(version.PACKAGE).as_posix()
+        for path in (version.PACKAGE / folder).glob("*.py")
+    ]
 
 
 def _file_of(module):
@@ -580,7 +648,9 @@ def test_fields_have_one_form():
         rate: rc.Knob = 0.0
         maybe: bool | None = None
 
-    one = Part(maybe=True, x=1, n=True, flag=1, free=2.0, sizes=[1, np.float32(0.5)], rate=np.int64(3))
+    one = Part(
+        maybe=True, x=1, n=True, flag=1, free=2.0, sizes=[1, np.float32(0.5)], rate=np.int64(3)
+    )
     assert repr(code_hash.fields(one)) == repr(
         {"x": 1.0, "n": 1, "flag": True, "free": 2, "sizes": (1.0, 0.5), "rate": 3.0, "maybe": True}
     )

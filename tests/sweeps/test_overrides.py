@@ -75,8 +75,14 @@ def one(*settings, run=Run()):  # noqa: B008
         ("encoding=FewShot", Run(encoding=FewShot())),
         ("encoding=FewShot()", Run(encoding=FewShot())),
         ("encoding=FewShot(num_pairs=20)", Run(encoding=FewShot(20))),
-        ("family=Hyperteacher(num_modules=4, weights='khot')", Run(family=Hyperteacher(4, weights="khot"))),
-        ("support=Listed(combinations=((0,1),(2,)))", Run(support=Listed(combinations=((0, 1), (2,))))),
+        (
+            "family=Hyperteacher(num_modules=4, weights='khot')",
+            Run(family=Hyperteacher(4, weights="khot")),
+        ),
+        (
+            "support=Listed(combinations=((0,1),(2,)))",
+            Run(support=Listed(combinations=((0, 1), (2,)))),
+        ),
         ("recipe=Paper(learning_rate=1e-2)", Run(recipe=Paper(learning_rate=0.01))),
         ("diagnostics=", Run(diagnostics=())),
         (
@@ -127,7 +133,10 @@ def test_later_settings_reach_into_parts_that_earlier_ones_put_there():
 
 def test_settings_are_applied_together():
     # Neither order would do one at a time: 1000 steps are no multiple of 3, nor are 30 steps one of 4.
-    assert (one("num_steps=30", "num_evals=3").num_steps, one("num_evals=3", "num_steps=30").num_evals) == (30, 3)
+    assert (
+        one("num_steps=30", "num_evals=3").num_steps,
+        one("num_evals=3", "num_steps=30").num_evals,
+    ) == (30, 3)
     assert one("family.num_hot=10", "family.num_modules=16").family == Hyperteacher(16, 10)
 
 
@@ -156,7 +165,10 @@ def test_runs_that_become_equal_are_kept_once_and_in_order():
         ("encoding=MLP", "there is no encoding 'MLP'"),
         ("encoding=", "there is no encoding ''"),
         ("support=Unpopulr", "there is no support 'Unpopulr': did you mean Unpopular"),
-        ("encoding=FewShot(num_pair=20)", "FewShot has no field 'num_pair': did you mean num_pairs"),
+        (
+            "encoding=FewShot(num_pair=20)",
+            "FewShot has no field 'num_pair': did you mean num_pairs",
+        ),
         ("encoding=FewShot(20)", r"cannot read 'FewShot\(20\)': write FewShot\(field=value"),
         ("encoding=FewShot(num_pairs=)", "cannot read"),
         ("encoding=FewShot(num_pairs=open)", "cannot read"),
@@ -172,7 +184,10 @@ def test_runs_that_become_equal_are_kept_once_and_in_order():
         ("model.widths=256,wide", r"MLP\.widths must be whole numbers, 128,128 say"),
         ("model.widths=", r"MLP\.widths must be whole numbers, 128,128 say"),
         ("model.widths=0", r"MLP\.widths must all be at least 1"),
-        ("family.weights=binary", r"Hyperteacher\.weights must be one of 'discrete', 'khot', 'continuous'"),
+        (
+            "family.weights=binary",
+            r"Hyperteacher\.weights must be one of 'discrete', 'khot', 'continuous'",
+        ),
         ("recipe.learning_rate=1e-3x", r"Fast\.learning_rate must be a number"),
         ("frac_test=nan", r"Run\.frac_test must be a number"),
         ("num_steps=__import__('os')", r"Run\.num_steps must be a whole number"),

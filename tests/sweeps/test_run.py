@@ -37,7 +37,9 @@ from recombine.sweeps.run import (
     to_json,
 )
 
-PARTS = {name: cls for classes in discovery.parts().values() for name, cls in classes.items()} | {"Run": Run}
+PARTS = {name: cls for classes in discovery.parts().values() for name, cls in classes.items()} | {
+    "Run": Run
+}
 OWN_PART = '''
 from dataclasses import dataclass
 
@@ -59,12 +61,18 @@ def every_run():
     yield Run()
     for kind, classes in discovery.parts().items():
         for cls in classes.values():
-            yield Run(diagnostics=(cls(),)) if kind == "diagnostic" else with_part(Run(), kind, cls())
+            yield (
+                Run(diagnostics=(cls(),)) if kind == "diagnostic" else with_part(Run(), kind, cls())
+            )
 
 
 def with_part(run, kind, part):
     """The run with another part; where points come in episodes, with so many of them."""
-    points = dict.fromkeys(("num_points", "num_eval_points"), part.horizon) if hasattr(part, "horizon") else {}
+    points = (
+        dict.fromkeys(("num_points", "num_eval_points"), part.horizon)
+        if hasattr(part, "horizon")
+        else {}
+    )
     return dataclasses.replace(run, **{kind: part}, **points)
 
 
@@ -97,7 +105,12 @@ def variations(part):
 
 def test_structure_blanks_what_may_differ_within_one_program():
     base = Run(recipe=Fast(learning_rate=0.01))
-    free = [{"seed": 3}, {"support": Balanced()}, {"frac_test": 0.5}, {"recipe": Fast(0.5, weight_decay=0.1)}]
+    free = [
+        {"seed": 3},
+        {"support": Balanced()},
+        {"frac_test": 0.5},
+        {"recipe": Fast(0.5, weight_decay=0.1)},
+    ]
     alike = [dataclasses.replace(base, **fields) for fields in free]
     different = [
         Run(model=MLP(widths=(128, 128))),
@@ -120,12 +133,21 @@ def test_every_field_but_knobs_seed_and_support_is_structure():
 def test_knobs_are_taken_out_and_put_back():
     run = Run(recipe=Fast(learning_rate=0.01, weight_decay=0.3), seed=5, frac_test=0.4)
     values = knobs(run)
-    assert values == {"recipe.learning_rate": 0.01, "recipe.weight_decay": 0.3, "recipe.vector_rate": 0.1}
+    assert values == {
+        "recipe.learning_rate": 0.01,
+        "recipe.weight_decay": 0.3,
+        "recipe.vector_rate": 0.1,
+    }
     blank = structure(run)
     assert (blank.recipe.learning_rate, blank.frac_test, blank.seed, blank.support) == (None,) * 4
     back = restore(blank, values)
     assert back.recipe == run.recipe
-    assert (back.family, back.model, back.encoding, back.num_steps) == (run.family, run.model, run.encoding, 1000)
+    assert (back.family, back.model, back.encoding, back.num_steps) == (
+        run.family,
+        run.model,
+        run.encoding,
+        1000,
+    )
     assert structure(back) == blank
     # Nothing of the original was touched on the way.
     assert run == Run(recipe=Fast(learning_rate=0.01, weight_decay=0.3), seed=5, frac_test=0.4)
@@ -133,7 +155,12 @@ def test_knobs_are_taken_out_and_put_back():
 
 def test_knobs_of_every_part_are_found():
     for run in every_run():
-        parts = {"recipe": run.recipe, "family": run.family, "encoding": run.encoding, "model": run.model}
+        parts = {
+            "recipe": run.recipe,
+            "family": run.family,
+            "encoding": run.encoding,
+            "model": run.model,
+        }
         expected = {
             f"{kind}.{name}"
             for kind, part in parts.items()
@@ -152,7 +179,9 @@ def test_the_identity_tells_all_runs_apart():
             part = getattr(run, name)
             if name == "diagnostics":
                 runs |= dict.fromkeys(
-                    dataclasses.replace(run, diagnostics=(new,)) for d in part for _, new in variations(d)
+                    dataclasses.replace(run, diagnostics=(new,))
+                    for d in part
+                    for _, new in variations(d)
                 )
             elif dataclasses.is_dataclass(part):
                 runs |= dict.fromkeys(with_part(run, name, new) for _, new in variations(part))
@@ -171,17 +200,24 @@ def test_no_field_escapes_that_check(cls):
 
 def test_equal_runs_have_equal_identities():
     assert identity(Run()) == identity(Run())
-    assert identity(Run(recipe=Fast(learning_rate=1))) == identity(Run(recipe=Fast(learning_rate=1.0)))
+    assert identity(Run(recipe=Fast(learning_rate=1))) == identity(
+        Run(recipe=Fast(learning_rate=1.0))
+    )
     assert identity(Run(model=MLP(widths=[8, 8]))) == identity(Run(model=MLP(widths=(8, 8))))
     assert identity(Run(recipe=Fast(ema=0))) == identity(Run(recipe=Fast(ema=-0.0)))
-    assert identity(Run(frac_test=np.float64(0.5), seed=np.int64(3))) == identity(Run(frac_test=1 / 2, seed=3))
+    assert identity(Run(frac_test=np.float64(0.5), seed=np.int64(3))) == identity(
+        Run(frac_test=1 / 2, seed=3)
+    )
     assert identity(Run(family=Hyperteacher(np.int32(8)))) == identity(Run(family=Hyperteacher(8)))
     assert len(identity(Run())) == 16
 
 
 def test_equal_parts_of_a_user_have_equal_identities(tmp_path):
     # Nothing checks or tidies their fields.
-    cls = own_part(tmp_path, OWN_PART.replace("factor: float = 2.0", "factor: float = 2.0\n    free: object = None"))
+    cls = own_part(
+        tmp_path,
+        OWN_PART.replace("factor: float = 2.0", "factor: float = 2.0\n    free: object = None"),
+    )
     for same in ([1, 1.0, True, np.float64(1), np.int8(1)], [0, 0.0, -0.0, False]):
         for name in ("factor", "free"):
             parts = [cls(**{name: value}) for value in same]
@@ -206,7 +242,10 @@ def test_names_of_fields_that_would_hide_the_code_are_refused(name, tmp_path):
 
 
 def test_the_order_of_fields_does_not_matter():
-    fields, told = [("a", int, dataclasses.field(default=1)), ("b", int, dataclasses.field(default=2))], []
+    fields, told = (
+        [("a", int, dataclasses.field(default=1)), ("b", int, dataclasses.field(default=2))],
+        [],
+    )
     for order in (fields, fields[::-1]):
         cls = dataclasses.make_dataclass("Own", order, frozen=True)
         cls.__module__ = "recombine.own"
@@ -225,7 +264,9 @@ def test_identities_stay_what_they_are():
     sequence = Run(encoding=FewShot(sequence=True), model=transformer, recipe=EARLIER_DEFAULT)
     assert identity(sequence) == "6cfdec87c8da49c2"
     slow = Fast(0.005, 0.05, vector_rate=1.0)
-    assert identity(Run(family=grid, model=transformer, recipe=slow, **points)) == "92e2f15fb343d300"
+    assert (
+        identity(Run(family=grid, model=transformer, recipe=slow, **points)) == "92e2f15fb343d300"
+    )
 
 
 def test_a_field_that_was_added_later_is_hashed_where_it_differs_from_the_value_before():
@@ -242,7 +283,9 @@ def test_a_field_that_was_added_later_is_hashed_where_it_differs_from_the_value_
     found = {identity(dataclasses.replace(before, recipe=recipe)) for recipe in others[0]}
     found |= {identity(before), identity(dataclasses.replace(before, encoding=others[1]))}
     assert len(found) == 4
-    assert Fast(0.05, 0.02).vector_rate != 1.0, "a default of today may differ from the value before"
+    assert Fast(0.05, 0.02).vector_rate != 1.0, (
+        "a default of today may differ from the value before"
+    )
 
 
 def own_part(tmp_path, text, name="mine.py"):
@@ -255,7 +298,9 @@ def test_the_identity_of_a_users_part_is_that_of_its_code(tmp_path):
     noted = "# Mine.\n" + OWN_PART.replace("self.factor * task", "(self.factor  *  task)  # 2 z")
     commented = own_part(tmp_path, noted, "commented.py")
     renamed = own_part(tmp_path, OWN_PART, "another_name.py")
-    changed = own_part(tmp_path, OWN_PART.replace("self.factor * task", "self.factor + task"), "changed.py")
+    changed = own_part(
+        tmp_path, OWN_PART.replace("self.factor * task", "self.factor + task"), "changed.py"
+    )
     first = identity(Run(encoding=original()))
     assert identity(Run(encoding=renamed())) == first
     assert identity(Run(encoding=commented())) == first
@@ -278,14 +323,18 @@ def test_a_sweep_is_a_product_with_the_last_axis_fastest():
     assert [run.model.widths for run in runs] == ([(8,)] * 3 + [(9,)] * 3) * 2
     assert [run.encoding for run in runs] == [Identity()] * 6 + [FewShot()] * 6
     assert all(run.family == Run().family and run.model.tokens == "float" for run in runs)
-    assert sweep(Run(), recipe__learning_rate=[0.1])[0].recipe == dataclasses.replace(Run().recipe, learning_rate=0.1)
+    assert sweep(Run(), recipe__learning_rate=[0.1])[0].recipe == dataclasses.replace(
+        Run().recipe, learning_rate=0.1
+    )
     assert sweep(Run()) == [Run()]
     assert sweep(Run(), seed=[]) == []
 
 
 def test_axes_are_changed_together():
     # One after the other would pass through runs that are not valid: 1000 steps in 3 evaluations, 10 of 8 modules.
-    (run,) = sweep(Run(), num_evals=[3], num_steps=[30], family__num_hot=[10], family__num_modules=[16])
+    (run,) = sweep(
+        Run(), num_evals=[3], num_steps=[30], family__num_hot=[10], family__num_modules=[16]
+    )
     assert (run.num_steps, run.num_evals) == (30, 3)
     assert run.family == Hyperteacher(num_modules=16, num_hot=10)
     (run,) = sweep(Run(), encoding__num_pairs=[7], encoding=[FewShot()])
@@ -311,12 +360,18 @@ def test_unknown_fields_are_answered_with_the_nearest_name(path, message):
 
 def test_put_leaves_everything_else_alone():
     run = Run(seed=3)
-    assert put(run, {"model.widths": (9,), "num_tasks": 5}) == Run(seed=3, model=MLP(widths=(9,)), num_tasks=5)
+    assert put(run, {"model.widths": (9,), "num_tasks": 5}) == Run(
+        seed=3, model=MLP(widths=(9,)), num_tasks=5
+    )
     assert run == Run(seed=3)
 
 
 def test_json_brings_every_run_back():
-    for run in [*every_run(), paper(), Run(model=MLP(widths=(9, 8)), encoding=IntervalShuffle(4), diagnostics=())]:
+    for run in [
+        *every_run(),
+        paper(),
+        Run(model=MLP(widths=(9, 8)), encoding=IntervalShuffle(4), diagnostics=()),
+    ]:
         text = json.dumps(to_json(run))
         back = from_json(json.loads(text), PARTS)
         assert back == run
@@ -324,9 +379,20 @@ def test_json_brings_every_run_back():
 
 
 def test_json_holds_values_as_they_are(tmp_path):
-    cls = own_part(tmp_path, OWN_PART.replace("factor: float = 2.0", "factor: float = 2.0\n    free: object = None"))
-    for value, told in ((True, "true"), (1, "1"), (1.0, "1.0"), (-0.0, "-0.0"), ([1, (2.0,)], "[1, [2.0]]")):
-        assert json.dumps(to_json(cls(value, value))).endswith(f'"factor": {told}, "free": {told}}}')
+    cls = own_part(
+        tmp_path,
+        OWN_PART.replace("factor: float = 2.0", "factor: float = 2.0\n    free: object = None"),
+    )
+    for value, told in (
+        (True, "true"),
+        (1, "1"),
+        (1.0, "1.0"),
+        (-0.0, "-0.0"),
+        ([1, (2.0,)], "[1, [2.0]]"),
+    ):
+        assert json.dumps(to_json(cls(value, value))).endswith(
+            f'"factor": {told}, "free": {told}}}'
+        )
     assert to_json(cls(np.float64(0.5), np.int8(3)))["free"] == 3
 
 
@@ -348,13 +414,19 @@ def test_json_of_unknown_parts_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        *(({"frac_test": value}, "frac_test must lie strictly between 0 and 1") for value in (0, 1, -1, 2, math.nan)),
+        *(
+            ({"frac_test": value}, "frac_test must lie strictly between 0 and 1")
+            for value in (0, 1, -1, 2, math.nan)
+        ),
         ({"num_steps": 10, "num_evals": 3}, "num_steps=10 must be a multiple of num_evals=3"),
         *(
             ({name: 0}, rf"Run\.{name} must be at least")
             for name in ("num_steps", "num_evals", "num_tasks", "num_points")
         ),
-        *(({name: -4}, rf"Run\.{name} must be at least") for name in ("num_steps", "num_eval_tasks", "seed")),
+        *(
+            ({name: -4}, rf"Run\.{name} must be at least")
+            for name in ("num_steps", "num_eval_tasks", "seed")
+        ),
         ({"num_eval_points": 1}, r"Run\.num_eval_points must be at least 2"),
         ({"seed": 2**32}, r"seed must be below 2\*\*32"),
         ({"seed": 1.5}, r"Run\.seed must be a whole number, got 1\.5"),
@@ -364,9 +436,15 @@ def test_json_of_unknown_parts_is_refused(tmp_path):
         ({"encoding": "FewShot"}, r"Run\.encoding must be an Encoding, got 'FewShot'"),
         ({"model": "MLP"}, r"Run\.model must be a Model"),
         ({"family": MLP()}, r"Run\.family must be a Family"),
-        ({"diagnostics": LinearDecodability()}, r"Run\.diagnostics must be a tuple of a Diagnostic"),
+        (
+            {"diagnostics": LinearDecodability()},
+            r"Run\.diagnostics must be a tuple of a Diagnostic",
+        ),
         ({"diagnostics": (Identity(),)}, r"Run\.diagnostics must be a tuple of a Diagnostic"),
-        ({"diagnostics": (LinearDecodability(), LinearDecodability(num_fit=9))}, "two diagnostics .* same columns"),
+        (
+            {"diagnostics": (LinearDecodability(), LinearDecodability(num_fit=9))},
+            "two diagnostics .* same columns",
+        ),
     ],
 )
 def test_mistakes_are_told_by_the_fields_name(fields, message):
@@ -375,12 +453,19 @@ def test_mistakes_are_told_by_the_fields_name(fields, message):
 
 
 def test_a_run_may_have_both_decoders():
-    assert len(Run(diagnostics=[LinearDecodability(), LinearDecodability(paper=True)]).diagnostics) == 2
+    assert (
+        len(Run(diagnostics=[LinearDecodability(), LinearDecodability(paper=True)]).diagnostics)
+        == 2
+    )
 
 
 def test_a_run_is_described_by_flat_columns():
     columns = describe(
-        Run(model=MLP(widths=(9, 8)), seed=4, diagnostics=(LinearDecodability(), LinearDecodability(paper=True)))
+        Run(
+            model=MLP(widths=(9, 8)),
+            seed=4,
+            diagnostics=(LinearDecodability(), LinearDecodability(paper=True)),
+        )
     )
     assert columns["family"] == "Hyperteacher"
     assert columns["family.num_modules"] == 8
@@ -390,7 +475,9 @@ def test_a_run_is_described_by_flat_columns():
     assert (columns["seed"], columns["support"]) == (4, "Random")
     for run in every_run():
         columns = describe(run)
-        assert all(value is None or isinstance(value, (str, int, float)) for value in columns.values())
+        assert all(
+            value is None or isinstance(value, (str, int, float)) for value in columns.values()
+        )
         expected = set(hints(Run))
         for name in hints(Run):
             part = getattr(run, name)
@@ -404,6 +491,11 @@ def test_the_papers_run_is_the_papers():
     assert (run.family, run.frac_test) == (Hyperteacher(num_modules=16, num_hot=3), 0.25)
     assert run.model.widths == (1024,) * 4
     assert run.recipe == Paper(learning_rate=3e-4, weight_decay=0.003)
-    assert (run.num_steps, run.num_tasks, run.num_points, run.num_eval_tasks) == (300_000, 128, 16, 1024)
+    assert (run.num_steps, run.num_tasks, run.num_points, run.num_eval_tasks) == (
+        300_000,
+        128,
+        16,
+        1024,
+    )
     assert run.num_steps * run.num_tasks == 38_400_000
     assert paper(seed=2) == dataclasses.replace(run, seed=2)

@@ -23,7 +23,9 @@ EXAMPLE = Batch(jnp.zeros((4, 3)), jnp.zeros((4, 2)), jnp.zeros(5), jnp.zeros(5)
 def draw(model, tasks=6, num_tokens=0):
     """A network, and its activations on random points."""
     net = model.init(new_key(0), EXAMPLE, 2, num_tokens)
-    x, code = (jnp.array(RNG.normal(size=shape), jnp.float32) for shape in ((tasks, 4, 3), (tasks, 5)))
+    x, code = (
+        jnp.array(RNG.normal(size=shape), jnp.float32) for shape in ((tasks, 4, 3), (tasks, 5))
+    )
     return net, predict(net, Batch(x, x, code, code))[1]
 
 
@@ -39,7 +41,9 @@ def test_the_numbers_of_a_relu_layer_by_hand():
     h[::2, 1] = 2.0  # to every second sample
     h[:2, 2] = 3.0  # to exactly 0.1% of the samples: not rare
     h[0, 3] = 4.0  # to 0.05%: rare; the last unit is dead
-    found = {name: float(value) for name, value in activity.layer_activity(jnp.array(h), True).items()}
+    found = {
+        name: float(value) for name, value in activity.layer_activity(jnp.array(h), True).items()
+    }
     assert found["dead"] == pytest.approx(1 / 5)
     assert found["rare"] == pytest.approx(2 / 5)
     assert found["active"] == pytest.approx((1 + 0.5 + 0.001 + 0.0005) / 5)
@@ -47,12 +51,18 @@ def test_the_numbers_of_a_relu_layer_by_hand():
 
 def test_other_nonlinearities_are_dead_where_they_do_not_vary():
     h = RNG.normal(size=(4000, 4)).astype(np.float32)
-    h[:, 1] = 0.7 + 1e-5 * RNG.normal(size=4000)  # its mean is far from 0, but it carries no information
+    h[:, 1] = 0.7 + 1e-5 * RNG.normal(
+        size=4000
+    )  # its mean is far from 0, but it carries no information
     h[:, 2] = 0.0
     h[:, 3] = np.where(np.arange(4000) < 3, 1.0, 0.0)
-    found = {name: float(value) for name, value in activity.layer_activity(jnp.array(h), False).items()}
+    found = {
+        name: float(value) for name, value in activity.layer_activity(jnp.array(h), False).items()
+    }
     assert found["dead"] == pytest.approx(2 / 4)
-    assert found["rare"] == pytest.approx(2 / 4)  # unit 3 differs from its own mean (0.00075) by more than .001 RMS
+    assert found["rare"] == pytest.approx(
+        2 / 4
+    )  # unit 3 differs from its own mean (0.00075) by more than .001 RMS
     assert 0.25 < found["active"] < 0.51
     as_relu = activity.layer_activity(jnp.array(h), True)
     assert float(as_relu["dead"]) == pytest.approx(1 / 4), "the rule is the nonlinearity's"
@@ -63,13 +73,19 @@ def test_the_effective_rank_is_that_of_the_covariance(shape):
     h = RNG.normal(size=shape) * np.linspace(0.1, 3, shape[1])
     values = np.linalg.eigvalsh(np.cov(h.T))
     expected = values.sum() ** 2 / np.square(values).sum()
-    assert float(activity.layer_activity(jnp.array(h, jnp.float32), True)["rank"]) == pytest.approx(expected, rel=1e-4)
+    assert float(activity.layer_activity(jnp.array(h, jnp.float32), True)["rank"]) == pytest.approx(
+        expected, rel=1e-4
+    )
     assert float(activity.effective_rank(jnp.zeros(shape))) == 0
 
 
 def test_one_direction_has_rank_one_and_k_equal_ones_have_rank_k():
-    signs = np.array([[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1]], float)  # Hadamard: orthogonal rows
-    assert float(activity.effective_rank(jnp.array(signs.T[:, 1:2] @ np.ones((1, 7))))) == pytest.approx(1)
+    signs = np.array(
+        [[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1]], float
+    )  # Hadamard: orthogonal rows
+    assert float(
+        activity.effective_rank(jnp.array(signs.T[:, 1:2] @ np.ones((1, 7))))
+    ) == pytest.approx(1)
     assert float(activity.effective_rank(jnp.array(signs[1:].T))) == pytest.approx(3)
 
 
@@ -77,10 +93,15 @@ def test_units_that_are_killed_are_counted_in_their_layer():
     net, _ = draw(MLP((8, 4)))
     for unit in range(3):
         net = with_bias(net, 0, unit, -100.0)
-    x, code = jnp.array(RNG.normal(size=(6, 4, 3)), jnp.float32), jnp.array(RNG.normal(size=(6, 5)), jnp.float32)
+    x, code = (
+        jnp.array(RNG.normal(size=(6, 4, 3)), jnp.float32),
+        jnp.array(RNG.normal(size=(6, 5)), jnp.float32),
+    )
     found = activity.measure(net, predict(net, Batch(x, x, code, code))[1])
     assert float(found["hidden0/dead"]) == pytest.approx(3 / 8)
-    assert set(found) == {f"hidden{i}/{name}" for i in (0, 1) for name in ("dead", "rare", "active", "rank")}
+    assert set(found) == {
+        f"hidden{i}/{name}" for i in (0, 1) for name in ("dead", "rare", "active", "rank")
+    }
 
 
 @pytest.mark.parametrize("kind", ["relu", "gelu", "tanh", "silu"])
@@ -88,7 +109,10 @@ def test_a_residual_stream_does_not_hide_a_dead_unit(kind):
     net, _ = draw(MLP((8, 8), activation=kind, residual=True))
     net = eqx.tree_at(lambda net: net.layers[1].weight, net, net.layers[1].weight.at[:2].set(0.0))
     net = with_bias(with_bias(net, 1, 0, -9.0), 1, 1, -9.0)
-    x, code = jnp.array(RNG.normal(size=(6, 4, 3)), jnp.float32), jnp.array(RNG.normal(size=(6, 5)), jnp.float32)
+    x, code = (
+        jnp.array(RNG.normal(size=(6, 4, 3)), jnp.float32),
+        jnp.array(RNG.normal(size=(6, 5)), jnp.float32),
+    )
     activations = predict(net, Batch(x, x, code, code))[1]
     assert activations["hidden1"][..., :2].std() > 0.01, "the residual stream still varies"
     units = activity.hidden_units(net, activations)["hidden1"]
@@ -99,8 +123,13 @@ def test_a_residual_stream_does_not_hide_a_dead_unit(kind):
 def test_a_transformer_reports_its_feed_forward_units_and_probes_skip_them():
     net, activations = draw(Transformer(num_layers=2, d_model=8, num_heads=2, d_ff=16))
     assert activations["feedforward1"].shape == (6, 4, 16)
-    assert {name.split("/")[0] for name in activity.measure(net, activations)} == {"feedforward0", "feedforward1"}
-    run = dataclasses.replace(TINY, model=Transformer(1, 8, 2, 16), diagnostics=(rc.LinearDecodability(32, 32, 32),))
+    assert {name.split("/")[0] for name in activity.measure(net, activations)} == {
+        "feedforward0",
+        "feedforward1",
+    }
+    run = dataclasses.replace(
+        TINY, model=Transformer(1, 8, 2, 16), diagnostics=(rc.LinearDecodability(32, 32, 32),)
+    )
     columns = set(rc.train(run))
     assert "activity/feedforward0/dead" in columns
     assert "LinearDecodability/block0/test/r2" in columns
@@ -109,8 +138,13 @@ def test_a_transformer_reports_its_feed_forward_units_and_probes_skip_them():
 
 def test_feed_forward_units_are_the_inputs_of_the_second_matrix():
     net, _ = draw(Transformer(num_layers=1, d_model=8, num_heads=2, d_ff=16))
-    without_feedforward = eqx.tree_at(lambda net: net.blocks[0].narrow.weight, net, net.blocks[0].narrow.weight * 0)
-    x, code = jnp.array(RNG.normal(size=(2, 4, 3)), jnp.float32), jnp.array(RNG.normal(size=(2, 5)), jnp.float32)
+    without_feedforward = eqx.tree_at(
+        lambda net: net.blocks[0].narrow.weight, net, net.blocks[0].narrow.weight * 0
+    )
+    x, code = (
+        jnp.array(RNG.normal(size=(2, 4, 3)), jnp.float32),
+        jnp.array(RNG.normal(size=(2, 5)), jnp.float32),
+    )
     full, cut = (predict(one, Batch(x, x, code, code))[1] for one in (net, without_feedforward))
     added = full["feedforward0"] @ net.blocks[0].narrow.weight.T
     np.testing.assert_allclose(full["block0"] - cut["block0"], added, atol=1e-5)
@@ -118,7 +152,9 @@ def test_feed_forward_units_are_the_inputs_of_the_second_matrix():
 
 def test_hidden_layers_without_a_named_nonlinearity_are_used_as_they_are():
     hidden = jnp.array(RNG.normal(size=(6, 4, 5)), jnp.float32).at[..., 0].set(0.3)
-    found = activity.measure(object(), {"hidden0": hidden, "output": hidden, "block0": hidden, "hidden": hidden})
+    found = activity.measure(
+        object(), {"hidden0": hidden, "output": hidden, "block0": hidden, "hidden": hidden}
+    )
     assert {name.split("/")[0] for name in found} == {"hidden0"}
     assert float(found["hidden0/dead"]) == pytest.approx(1 / 5)
     assert activity.measure(object(), {"output": hidden}) == {}, "no hidden layer, no numbers"
@@ -134,7 +170,9 @@ def test_at_most_4096_samples_are_used():
 
 def test_every_evaluation_has_it():
     rows = rc.train(dataclasses.replace(TINY, num_evals=2))
-    columns = [f"activity/hidden{i}/{name}" for i in (0, 1) for name in ("dead", "rare", "active", "rank")]
+    columns = [
+        f"activity/hidden{i}/{name}" for i in (0, 1) for name in ("dead", "rare", "active", "rank")
+    ]
     assert rows[columns].notna().all(axis=None)
     assert len(rows) == 2
     assert rows["activity/hidden1/rank"].between(1, 8).all()
@@ -167,4 +205,6 @@ def test_networks_may_name_their_nonlinearity_otherwise_or_give_only_hidden_laye
     learned = SimpleNamespace(activation=jnp.zeros(3))
     assert float(activity.measure(learned, {"hidden0": h})["hidden0/dead"]) == pytest.approx(1 / 5)
     only_hidden = SimpleNamespace(activation="relu")
-    assert float(activity.measure(only_hidden, {"hidden0": h})["hidden0/dead"]) == pytest.approx(1 / 5)
+    assert float(activity.measure(only_hidden, {"hidden0": h})["hidden0/dead"]) == pytest.approx(
+        1 / 5
+    )

@@ -89,7 +89,9 @@ def test_a_checkpoint_of_anything_else_is_not_taken(often, tmp_path, monkeypatch
     if change == "code":
         monkeypatch.setattr(checkpoint, "of_package", lambda: "other")
     if change == "jax":
-        monkeypatch.setattr(checkpoint, "version", lambda name: "0.0.1" if name == "jax" else version(name))
+        monkeypatch.setattr(
+            checkpoint, "version", lambda name: "0.0.1" if name == "jax" else version(name)
+        )
     if change == "settings":
         jax.config.update("jax_default_matmul_precision", "highest")
     if change == "numerics":
@@ -139,8 +141,12 @@ def test_the_end_is_kept_only_when_asked(whole, tmp_path):
     checkpoint.forget(None, names)
 
 
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), TypeError("a key cannot be written")])
-def test_what_cannot_be_saved_stops_no_training_and_spoils_no_older_one(whole, tmp_path, monkeypatch, error):
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), TypeError("a key cannot be written")]
+)
+def test_what_cannot_be_saved_stops_no_training_and_spoils_no_older_one(
+    whole, tmp_path, monkeypatch, error
+):
     with pytest.raises(Killed):
         train(tmp_path, 10)
     (path,) = tmp_path.iterdir()
@@ -160,7 +166,11 @@ def test_a_chunk_says_where_it_goes_on(whole, tmp_path):
         train(tmp_path, 10)
     seen = []
     trainer.train_chunk(runs(), 3, seen.append, None, tmp_path)
-    assert [(one.phase, one.step) for one in seen[:3]] == [("compiling", 0), ("resuming", 10), ("training", 15)]
+    assert [(one.phase, one.step) for one in seen[:3]] == [
+        ("compiling", 0),
+        ("resuming", 10),
+        ("training", 15),
+    ]
 
 
 def test_checkpoints_cost_a_tenth_of_the_time_at_most(tmp_path, monkeypatch):
@@ -195,7 +205,9 @@ def test_a_killed_sweep_goes_on_inside_its_chunk_and_cleans_up(often, tmp_path, 
     monkeypatch.setattr(Checkpoint, "save", killed)
     with pytest.raises(Killed):
         rc.train(runs(), tmp_path / "out")
-    assert [path.name.split("-")[0] for path in (tmp_path / "out" / "checkpoints").iterdir()] == [identity(runs()[0])]
+    assert [path.name.split("-")[0] for path in (tmp_path / "out" / "checkpoints").iterdir()] == [
+        identity(runs()[0])
+    ]
     rows = rc.train(runs(), tmp_path / "out")
     assert saved[3] == 4, "three strides were not trained again"
     numbers = [name for name in rows if not name.startswith("meta/")]

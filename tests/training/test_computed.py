@@ -75,7 +75,12 @@ def asked(folder) -> list[str]:
 
 def test_cells_are_computed_once_and_kept(told, mine):
     first = json.loads(told("run", "mine.py", "--scale", "tiny", "--out", "out", "--json"))
-    assert (first["runs"], first["programs"], first["rows"], first["summary"]) == (6, 0, 6, {"most": 4.0})
+    assert (first["runs"], first["programs"], first["rows"], first["summary"]) == (
+        6,
+        0,
+        6,
+        {"most": 4.0},
+    )
     assert asked(mine) == ["0odd", "0even", "1odd", "1even", "2odd", "2even"]
     again = told("run", "mine.py", "--scale", "tiny", "--out", "out")
     assert "6 cells" in again
@@ -97,7 +102,9 @@ def test_a_failure_keeps_what_is_computed_and_the_same_command_goes_on(told, min
     assert "two is broken" in error
     assert "computing failed, what is finished is kept" in error
     assert len(Table("out").finished()) == 4
-    kept = json.loads(told("run", "mine.py", "--scale", "tiny", "--out", "out", "--finished", "--json"))
+    kept = json.loads(
+        told("run", "mine.py", "--scale", "tiny", "--out", "out", "--finished", "--json")
+    )
     assert kept["runs"] == 4
     (mine / "broken").unlink()
     told("run", "mine.py", "--scale", "tiny", "--out", "out")
@@ -144,13 +151,19 @@ def test_cost_is_of_training(told, mine):
     ],
 )
 def test_cells_that_are_none_are_refused(told, tmp_path, cells, says):
-    (tmp_path / "mine.py").write_text(f"def cells(scale):\n    return {cells}\n\ndef measure(n):\n    return 3\n")
+    (tmp_path / "mine.py").write_text(
+        f"def cells(scale):\n    return {cells}\n\ndef measure(n):\n    return 3\n"
+    )
     assert says in told("run", "mine.py", fails=True)
 
 
 def test_a_measure_that_gives_no_row_is_refused(told, tmp_path):
-    (tmp_path / "mine.py").write_text("def cells(scale):\n    return [{'n': 1}]\n\ndef measure(n):\n    return 3\n")
-    assert "measure must give {name: number or text}, or a list of them, for n 1" in told("run", "mine.py", fails=True)
+    (tmp_path / "mine.py").write_text(
+        "def cells(scale):\n    return [{'n': 1}]\n\ndef measure(n):\n    return 3\n"
+    )
+    assert "measure must give {name: number or text}, or a list of them, for n 1" in told(
+        "run", "mine.py", fails=True
+    )
 
 
 def test_a_cell_may_make_several_rows(told, tmp_path):
@@ -158,7 +171,11 @@ def test_a_cell_may_make_several_rows(told, tmp_path):
     (tmp_path / "mine.py").write_text(text)
     found = json.loads(told("run", "mine.py", "--out", "out", "--json"))
     assert (found["runs"], found["rows"]) == (2, 3)
-    assert sorted(zip(*Table("out").read()[["n", "step"]].to_numpy().T, strict=True)) == [(1, 0), (2, 0), (2, 1)]
+    assert sorted(zip(*Table("out").read()[["n", "step"]].to_numpy().T, strict=True)) == [
+        (1, 0),
+        (2, 0),
+        (2, 1),
+    ]
 
 
 def test_cells_of_other_code_are_kept_but_never_silently(call, mine):
@@ -189,12 +206,17 @@ def test_the_code_of_a_computed_experiment_counts(tmp_path):
 
 def test_helpers_that_an_experiment_names_belong_to_its_code(tmp_path, monkeypatch):
     def named(files):
-        return " ".join(file.stem if file.stem.startswith("_theorem") else file.parent.name for file in files)
+        return " ".join(
+            file.stem if file.stem.startswith("_theorem") else file.parent.name for file in files
+        )
 
     monkeypatch.setattr(computed, "of_files", named)
     for text, helpers in (
         ("from recombine.experiments.limits._images import unet", {"_images"}),
-        ("from recombine.experiments.theory import _theorem_41", {"_theorem_31", "_theorem_41", "theory"}),
+        (
+            "from recombine.experiments.theory import _theorem_41",
+            {"_theorem_31", "_theorem_41", "theory"},
+        ),
         ("import recombine.images", {"_images"}),
         ("a = 1", set()),
     ):
@@ -245,4 +267,6 @@ def test_arguments_of_cells_are_settings(told, tmp_path):
 
 
 def test_an_experiment_without_settings_says_so(told, mine):
-    assert "mine.py is computed, not trained: it has no settings" in told("run", "mine.py", "--set", "n=3", fails=True)
+    assert "mine.py is computed, not trained: it has no settings" in told(
+        "run", "mine.py", "--set", "n=3", fails=True
+    )

@@ -22,7 +22,9 @@ CASES = [
 
 def test_the_folders_hold_one_part_per_file():
     for kind, folder in discovery.FOLDERS.items():
-        assert len(discovery.parts()[kind]) == len(discovery.names(folder)), f"a file of {folder}/ lacks its class"
+        assert len(discovery.parts()[kind]) == len(discovery.names(folder)), (
+            f"a file of {folder}/ lacks its class"
+        )
 
 
 @pytest.mark.parametrize(("cls", "contract"), CASES)
@@ -34,7 +36,9 @@ def test_contract(cls, contract):
 def test_wrong_types_are_refused_by_name(cls):
     for name in hints(cls):
         part = cls()
-        object.__setattr__(part, name, object())  # past beartype, which these tests switch on and users do not have
+        object.__setattr__(
+            part, name, object()
+        )  # past beartype, which these tests switch on and users do not have
         with pytest.raises(InputError, match=f"{cls.__name__}.{name}"):
             part.__post_init__()
 
@@ -81,7 +85,9 @@ class Line(eqx.Module):
             h = h - h.mean(axis=0)
         if self.fault == "epsilon":
             h = h / jnp.sqrt(1 + 100 * eps)
-        return h, {"output": h} | ({"hidden": h + jnp.log(0.005 - eps)} if self.fault == "log" else {})
+        return h, {"output": h} | (
+            {"hidden": h + jnp.log(0.005 - eps)} if self.fault == "log" else {}
+        )
 
     def many(self, x, code):
         code = jnp.broadcast_to(code[:1], code.shape) if self.fault == "code" else code
@@ -111,8 +117,16 @@ def test_a_sound_network_keeps_every_promise():
     ("fault", "contract", "message"),
     [
         ("code", contracts.model_many, "`many` gave other numbers"),
-        ("shape", contracts.model_many, r"`many` gave other numbers.*shapes \(3, 1, 3\) and \(3, 8, 3\)"),
-        ("names", contracts.model_many, r"`many` names its activations \['logits'\], one task \['output'\]"),
+        (
+            "shape",
+            contracts.model_many,
+            r"`many` gave other numbers.*shapes \(3, 1, 3\) and \(3, 8, 3\)",
+        ),
+        (
+            "names",
+            contracts.model_many,
+            r"`many` names its activations \['logits'\], one task \['output'\]",
+        ),
         ("types", contracts.model_low_precision, "carry"),
         ("epsilon", contracts.model_low_precision, "predictions are off by 25%"),
         ("log", contracts.model_low_precision, "not finite"),

@@ -31,7 +31,9 @@ def test_products_are_counted_as_by_hand():
     paper = Work.of(dataclasses.replace(TINY, recipe=rc.Paper()))
     assert paper.flops == 6 * points * weights
     # One iteration of Muon: X X^T and (...) X with the short side m twice and the long side n, and the square of X X^T.
-    muon = sum(5 * (2 * m * m * n + 2 * m * m * m + 2 * m * m * n) for m, n in [(8, 10), (8, 12), (3, 12)])
+    muon = sum(
+        5 * (2 * m * m * n + 2 * m * m * m + 2 * m * m * n) for m, n in [(8, 10), (8, 12), (3, 12)]
+    )
     assert Work.of(TINY).flops == 6 * points * weights + muon
     assert Work.of(TINY).bytes == paper.bytes > 4 * weights
 
@@ -65,11 +67,15 @@ def cells(num=30):
     return works, [int(w) for w in 2 ** rng.integers(0, 8, num)]
 
 
-@pytest.mark.parametrize("planted", [(2e-4, 3e-5, 1e-13, 5e-13), (2e-4, 0.0, 1e-13, 0.0), (0.0, 3e-5, 0.0, 0.0)])
+@pytest.mark.parametrize(
+    "planted", [(2e-4, 3e-5, 1e-13, 5e-13), (2e-4, 0.0, 1e-13, 0.0), (0.0, 3e-5, 0.0, 0.0)]
+)
 def test_planted_coefficients_are_recovered(planted):
     works, widths = cells()
     c0, c1, c2, c3 = planted
-    seconds = [c0 / n + c1 + c2 * w.flops + c3 * w.bytes for w, n in zip(works, widths, strict=True)]
+    seconds = [
+        c0 / n + c1 + c2 * w.flops + c3 * w.bytes for w, n in zip(works, widths, strict=True)
+    ]
     found = cost.fit(works, widths, seconds, 7.5)
     np.testing.assert_allclose(found.coefficients, planted, rtol=1e-6, atol=1e-20)
     assert found.compile_seconds == 7.5
@@ -77,7 +83,9 @@ def test_planted_coefficients_are_recovered(planted):
 
 def test_coefficients_are_never_negative():
     works, widths = cells()
-    seconds = [max(1e-6, 1e-3 - 1e-13 * w.flops) for w in works]  # the more work, the faster: no cost is like this
+    seconds = [
+        max(1e-6, 1e-3 - 1e-13 * w.flops) for w in works
+    ]  # the more work, the faster: no cost is like this
     found = cost.fit(works, widths, seconds, 1.0).coefficients
     assert len(found) == 4
     assert min(found) >= 0
@@ -96,14 +104,20 @@ def test_seconds_of_a_chunk():
     model, work = Cost((0.8, 0.1, 2.0, 3.0), 9.0), Work.of(TINY)
     step = 0.8 / 4 + 0.1 + 2 * work.flops + 3 * work.bytes
     assert model.step(TINY, 4) == pytest.approx(step)
-    runs = rc.sweep(dataclasses.replace(TINY, num_steps=50, num_evals=5, num_eval_tasks=10), seed=range(3))
+    runs = rc.sweep(
+        dataclasses.replace(TINY, num_steps=50, num_evals=5, num_eval_tasks=10), seed=range(3)
+    )
     # Three sides of 10 tasks with 16 points each, forward through 212 weights and 23 units, and once 3.5 times more.
     points = 3 * 10 * 16 * (1 + 3.5)
     evaluation = 0.8 / 4 + 0.1 + 2 * (2 * points * 212) + 3 * (4 * points * 23)
-    assert model.chunk(runs, 4) == pytest.approx(3 * (50 * step + 5 * evaluation)), "of four, without compilation"
+    assert model.chunk(runs, 4) == pytest.approx(3 * (50 * step + 5 * evaluation)), (
+        "of four, without compilation"
+    )
     waits = model._replace(diagnostic_seconds=7.0)
     assert waits.chunk(runs, 4) == pytest.approx(3 * (50 * step + 5 * evaluation) + 5 * 7)
-    assert waits._replace(alone=True).chunk(runs, 4) == pytest.approx(3 * (50 * step + 5 * (evaluation + 7)))
+    assert waits._replace(alone=True).chunk(runs, 4) == pytest.approx(
+        3 * (50 * step + 5 * (evaluation + 7))
+    )
 
 
 def test_more_cores_are_faster(monkeypatch):
@@ -118,7 +132,12 @@ def test_a_sweep_is_estimated_before_it_is_trained():
     model = cost.load("cpu")
     alone = [sum(model.chunk(c.runs, c.width) for c in cut(runs, 16)), 2 * model.compile_seconds]
     assert one["seconds"] == pytest.approx(one["device_seconds"]) == pytest.approx(sum(alone))
-    assert (one["runs"], one["chunks"], one["programs"], one["compile_seconds"]) == (80, 6, 2, alone[1])
+    assert (one["runs"], one["chunks"], one["programs"], one["compile_seconds"]) == (
+        80,
+        6,
+        2,
+        alone[1],
+    )
     assert one["price"] == pytest.approx(one["seconds"] / 1000)
     assert one["seconds_per_1000_runs"] == pytest.approx(sum(alone) / 80 * 1000)
     three = estimate(runs, "cpu", num_workers=3)

@@ -47,7 +47,12 @@ def test_the_longest_unused_programs_go_first(tmp_path):
     write(tmp_path, "mine.txt", 10_000, 9)
     (tmp_path / "jit_folder").mkdir()
     device.prune(tmp_path, 250)
-    assert {path.name for path in tmp_path.iterdir()} == {"jit_a", "jit_b", "mine.txt", "jit_folder"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "jit_a",
+        "jit_b",
+        "mine.txt",
+        "jit_folder",
+    }
 
 
 def test_an_old_program_that_was_read_lately_is_kept(tmp_path):
@@ -99,19 +104,25 @@ def test_or_nowhere(untouched, monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_cache_folder_of_the_user_that_cannot_be_used_is_done_without(untouched, monkeypatch, tmp_path):
+def test_a_cache_folder_of_the_user_that_cannot_be_used_is_done_without(
+    untouched, monkeypatch, tmp_path
+):
     monkeypatch.delenv("RECOMBINE_CACHE")
     (tmp_path / "file").touch()
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
         monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
         assert device.keep_programs.__wrapped__() is None
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(device.os, "access", lambda path, mode: False)  # to root every folder is writable
+    monkeypatch.setattr(
+        device.os, "access", lambda path, mode: False
+    )  # to root every folder is writable
     assert device.keep_programs.__wrapped__() is None
     assert jax.config.jax_compilation_cache_dir is None
 
 
-def test_a_folder_that_was_asked_for_and_cannot_be_used_is_an_error(untouched, monkeypatch, tmp_path):
+def test_a_folder_that_was_asked_for_and_cannot_be_used_is_an_error(
+    untouched, monkeypatch, tmp_path
+):
     (tmp_path / "file").touch()
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
         monkeypatch.setenv("RECOMBINE_CACHE", str(folder))
@@ -134,10 +145,16 @@ def test_a_second_process_finds_the_first_ones_programs(tmp_path):
 
     def process():
         done = subprocess.run(
-            [sys.executable, "-c", CHILD], env=environment, capture_output=True, text=True, check=False
+            [sys.executable, "-c", CHILD],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
-        return done.stdout, {path.name for path in tmp_path.iterdir() if not path.name.endswith("-atime")}
+        return done.stdout, {
+            path.name for path in tmp_path.iterdir() if not path.name.endswith("-atime")
+        }
 
     first, kept = process()
     for name in ("start", "advance", "evaluate"):
@@ -194,7 +211,10 @@ def test_a_gpu_takes_all_runs_in_one_call_and_a_cpu_one(monkeypatch):
 def test_a_gpu_times_no_kernels_to_choose_one(monkeypatch):
     assert device.compiler_options() == {}, "the tests run on a CPU"
     monkeypatch.setattr(device.jax, "default_backend", lambda: "gpu")
-    assert device.compiler_options() == {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
+    assert device.compiler_options() == {
+        "xla_gpu_autotune_level": 0,
+        "xla_gpu_enable_triton_gemm": False,
+    }
 
 
 def test_a_program_needs_its_arguments_and_results():
@@ -202,7 +222,9 @@ def test_a_program_needs_its_arguments_and_results():
     plain = jax.jit(lambda x: x + 1).lower(x).compile()
     donated = jax.jit(lambda x: x + 1, donate_argnums=0).lower(x).compile()
     assert device.needed_bytes(plain) >= 8000
-    assert device.needed_bytes(plain) - device.needed_bytes(donated) == 4000, "a donated argument is counted once"
+    assert device.needed_bytes(plain) - device.needed_bytes(donated) == 4000, (
+        "a donated argument is counted once"
+    )
     assert device.needed_bytes(SimpleNamespace(memory_analysis=lambda: None)) == 0
 
 
@@ -226,8 +248,12 @@ def compiled(arguments, results, between, shared):
         (None, True),
     ],
 )
-def test_a_program_fits_in_nine_tenths_of_the_memory_or_where_that_is_unknown(monkeypatch, stats, expected):
-    monkeypatch.setattr(device.jax, "local_devices", lambda: [SimpleNamespace(memory_stats=lambda: stats)])
+def test_a_program_fits_in_nine_tenths_of_the_memory_or_where_that_is_unknown(
+    monkeypatch, stats, expected
+):
+    monkeypatch.setattr(
+        device.jax, "local_devices", lambda: [SimpleNamespace(memory_stats=lambda: stats)]
+    )
     assert device.fits(compiled(500, 300, 200, 100)) is expected
 
 

@@ -22,7 +22,10 @@ from recombine.training.executors import opened, slurm
 from tests.tiny import TINY
 
 needs_dask, needs_slurm = (
-    pytest.mark.skipif(not find_spec(name), reason=f'{extra.upper()} IS NOT TESTED: pip install "recombine[{extra}]"')
+    pytest.mark.skipif(
+        not find_spec(name),
+        reason=f'{extra.upper()} IS NOT TESTED: pip install "recombine[{extra}]"',
+    )
     for name, extra in (("distributed", "dask"), ("submitit", "slurm"))
 )
 
@@ -60,7 +63,9 @@ def processes_of(folder: Path) -> list[int]:
 
 def shares(executor) -> dict[str, set[int]]:
     """The cores of each worker process, as a child of it sees them (a light call: it imports nothing of ours)."""
-    command = f"sleep 0.3; echo $PPID; {sys.executable} -c 'import os; print(*os.sched_getaffinity(0))'"
+    command = (
+        f"sleep 0.3; echo $PPID; {sys.executable} -c 'import os; print(*os.sched_getaffinity(0))'"
+    )
     futures = [executor.submit(subprocess.getoutput, command) for _ in range(6)]
     return {(told := future.result().split())[0]: set(map(int, told[1:])) for future in futures}
 
@@ -98,7 +103,9 @@ def all_cores():
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores cannot be chosen here")
-@pytest.mark.parametrize("on", places("processes:1", "processes:2", "processes:3", "dask-local:1", "dask-local:3"))
+@pytest.mark.parametrize(
+    "on", places("processes:1", "processes:2", "processes:3", "dask-local:1", "dask-local:3")
+)
 def test_workers_divide_the_cores(on, all_cores):
     num, cores = int(on[-1]), all_cores
     with opened(on) as executor:
@@ -130,7 +137,9 @@ def test_a_killed_dask_worker_costs_nothing(here, tmp_path, monkeypatch):
         until(lambda: not is_running(worker))
     assert len(workers) == 3
     assert len(arrived) == 24
-    rows = pd.concat(map(pd.read_parquet, (tmp_path / "out" / "rows").iterdir()))  # a Table would drop repeated ones
+    rows = pd.concat(
+        map(pd.read_parquet, (tmp_path / "out" / "rows").iterdir())
+    )  # a Table would drop repeated ones
     assert rows["run"].nunique() == 24, "all arrived"
     assert rows.groupby(["run", "step"]).size().eq(1).all(), "none twice"
 
@@ -182,7 +191,10 @@ def test_a_dask_scheduler_is_used_by_its_address(here, tmp_path, capfd):
         until(lambda: file.exists() and file.read_text().endswith("}"))
         address = json.loads(file.read_text())["address"]
         with opened(address.replace("tcp", "dask")) as executor:
-            assert f"has no worker yet: start some with `dask worker {address}`" in capfd.readouterr().err
+            assert (
+                f"has no worker yet: start some with `dask worker {address}`"
+                in capfd.readouterr().err
+            )
             with started("worker", address, "--nthreads", "1", "--no-nanny"):
                 check_sweep(executor, here, tmp_path / "out", 2)
                 unfinished = executor.submit(time.sleep, 600)
@@ -192,7 +204,9 @@ def test_a_dask_scheduler_is_used_by_its_address(here, tmp_path, capfd):
 @needs_dask
 def test_an_address_without_a_scheduler_is_told(monkeypatch):
     monkeypatch.setattr(executors.dask, "CONNECT_SECONDS", 0.5)
-    with pytest.raises(InputError, match=r"no Dask scheduler answers at tcp://127.0.0.1:9: `dask scheduler`"):
+    with pytest.raises(
+        InputError, match=r"no Dask scheduler answers at tcp://127.0.0.1:9: `dask scheduler`"
+    ):
         opened("dask://127.0.0.1:9").__enter__()
 
 
@@ -232,7 +246,9 @@ def test_a_job_that_is_lost_every_time_is_given_up(tmp_path, monkeypatch, capfd)
     monkeypatch.setattr(slurm, "LATE_SECONDS", 0.2)
     with opened("slurm", "cluster=local", tmp_path) as executor:
         future = executor.submit(os._exit, 1)
-        with pytest.raises(InputError, match=r"ended without a result, as 2 before it did .*timeout_min="):
+        with pytest.raises(
+            InputError, match=r"ended without a result, as 2 before it did .*timeout_min="
+        ):
             future.result(60)
     assert capfd.readouterr().err.count("submitted again") == 2
 
@@ -241,7 +257,9 @@ def test_a_job_that_is_lost_every_time_is_given_up(tmp_path, monkeypatch, capfd)
 @needs_slurm
 def test_submitits_debug_cluster_runs_in_this_process(tmp_path):
     with opened("slurm", "cluster=debug", tmp_path) as executor:
-        assert {f.result() for f in as_completed([executor.submit(os.getpid) for _ in range(2)])} == {os.getpid()}
+        assert {
+            f.result() for f in as_completed([executor.submit(os.getpid) for _ in range(2)])
+        } == {os.getpid()}
 
 
 SCRIPT = """
@@ -275,7 +293,13 @@ def test_workers_end_with_their_driver(on, sent, tmp_path):
     """The signal goes to the driver alone: that its workers end, in the middle of their jobs, must be its doing."""
     (tmp_path / "jobs").mkdir()
     (tmp_path / "script.py").write_text(SCRIPT)
-    command = [sys.executable, tmp_path / "script.py", on, "cluster=local" if on == "slurm" else "", tmp_path]
+    command = [
+        sys.executable,
+        tmp_path / "script.py",
+        on,
+        "cluster=local" if on == "slurm" else "",
+        tmp_path,
+    ]
     with (tmp_path / "told").open("w") as told:
         driver = subprocess.Popen(command, stderr=told)
     until(lambda: len(processes_of(tmp_path / "jobs")) >= 2)
@@ -289,7 +313,9 @@ def test_workers_end_with_their_driver(on, sent, tmp_path):
     "on", ["", "there", "processes", "processes:0", "dask-local:-1", "dask-local:x", "dask://host"]
 )
 def test_malformed_places_list_the_forms(on):
-    with pytest.raises(InputError, match=r"is none of here, processes:N, .*tcp://HOST:PORT or slurm"):
+    with pytest.raises(
+        InputError, match=r"is none of here, processes:N, .*tcp://HOST:PORT or slurm"
+    ):
         opened(on)
 
 
@@ -330,19 +356,34 @@ def test_options_reach_sbatch_as_slurm_writes_them(tmp_path, monkeypatch):
     options = "partition=gpu,gres=gpu:1,mem-per-cpu=2G,time=2:00:00,cpus_per_task=8,mem_gb=1.5"
     with (
         opened("slurm", options, tmp_path) as executor,
-        pytest.raises(InputError, match=r"could not be submitted .*no such partition\): change --slurm"),
+        pytest.raises(
+            InputError, match=r"could not be submitted .*no such partition\): change --slurm"
+        ),
     ):
         executor.submit(os.getpid)
     given = (tmp_path / "given").read_text()
-    for line in ("partition=gpu", "gres=gpu:1", "mem-per-cpu=2G", "time=2:00:00", "cpus-per-task=8", "mem=1536MB"):
+    for line in (
+        "partition=gpu",
+        "gres=gpu:1",
+        "mem-per-cpu=2G",
+        "time=2:00:00",
+        "cpus-per-task=8",
+        "mem=1536MB",
+    ):
         assert f"#SBATCH --{line}\n" in given
 
 
 @pytest.mark.parametrize(
     ("on", "name", "extra"),
-    [("dask-local:1", "distributed", "dask"), ("dask://a:1", "distributed", "dask"), ("slurm", "submitit", "slurm")],
+    [
+        ("dask-local:1", "distributed", "dask"),
+        ("dask://a:1", "distributed", "dask"),
+        ("slurm", "submitit", "slurm"),
+    ],
 )
 def test_a_missing_package_is_told(on, name, extra, monkeypatch):
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(InputError, match=rf'{name} is not installed: pip install "recombine\[{extra}\]"'):
+    with pytest.raises(
+        InputError, match=rf'{name} is not installed: pip install "recombine\[{extra}\]"'
+    ):
         opened(on).__enter__()

@@ -31,7 +31,12 @@ RESULTS = {
         (0.273787, 0.330005, 0.208561),
     ),
     "Hypernetwork on episodes, a running average": (
-        {"family": GRID, "encoding": rc.Orthogonal(), "model": rc.Hypernetwork(8), "recipe": AVERAGED},
+        {
+            "family": GRID,
+            "encoding": rc.Orthogonal(),
+            "model": rc.Hypernetwork(8),
+            "recipe": AVERAGED,
+        },
         (1.44234, 1.28406, 1.4732),
     ),
     "sentences": (

@@ -12,7 +12,9 @@ from recombine.training.progress import Display, expected_seconds
 from recombine.training.scheduler import Chunk, cut
 
 TINY = rc.Run(model=rc.MLP(widths=(8, 8)), num_steps=20, num_evals=2, diagnostics=())
-FLAT = Cost((0.0, 0.5, 0.0, 0.0), 7.0)  # half a second for a step of any run, seven seconds for a program
+FLAT = Cost(
+    (0.0, 0.5, 0.0, 0.0), 7.0
+)  # half a second for a step of any run, seven seconds for a program
 
 
 @pytest.fixture
@@ -33,7 +35,9 @@ def test_compilation_counts_once_per_structure():
     assert [len(chunk.runs) for chunk in chunks] == [2, 1, 2, 1]
     # 20 steps and 2 evaluations at half a second are 11 seconds a run; the empty place of a padded chunk costs nothing.
     assert list(expected_seconds(chunks, FLAT).values()) == pytest.approx([22 + 7, 11, 22 + 7, 11])
-    assert list(expected_seconds(reversed(chunks), FLAT).values()) == pytest.approx([11 + 7, 22, 11 + 7, 22])
+    assert list(expected_seconds(reversed(chunks), FLAT).values()) == pytest.approx(
+        [11 + 7, 22, 11 + 7, 22]
+    )
     assert expected_seconds([], FLAT) == {}
 
 
@@ -78,7 +82,10 @@ def test_chunks_add_up_and_the_line_tells_the_time_left(clock, capsys):
     assert display.done == {"a": 300, "b": 100}
     out, err = capsys.readouterr()
     assert out == ""
-    lines = [" ".join(line.split()) for line in " ".join(err.split()).replace("left", "left\n").splitlines()]
+    lines = [
+        " ".join(line.split())
+        for line in " ".join(err.split()).replace("left", "left\n").splitlines()
+    ]
     assert lines == [
         "0% compiling 2 runs, step 0 of 20, 6 min 40 s left",
         "38% training 2 runs, step 10 of 20, test score 0.250, 4 min 10 s left",

@@ -78,7 +78,12 @@ def elsewhere(*texts, folder):
     """Unpack parcels in a new process that cannot see the user's files."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "RECOMBINE_CACHE": "off"}
     done = subprocess.run(
-        [sys.executable, "-c", RECEIVE], input=json.dumps(texts), capture_output=True, text=True, env=env, cwd=folder
+        [sys.executable, "-c", RECEIVE],
+        input=json.dumps(texts),
+        capture_output=True,
+        text=True,
+        env=env,
+        cwd=folder,
     )
     return json.loads(done.stdout) if done.returncode == 0 else done.stderr
 
@@ -94,7 +99,9 @@ def mine(tmp_path, monkeypatch):
         for path, text in files.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_text(text, encoding="utf-8")
-            sys.modules.pop(path.removesuffix(".py").removesuffix("/__init__").replace("/", "."), None)
+            sys.modules.pop(
+                path.removesuffix(".py").removesuffix("/__init__").replace("/", "."), None
+            )
         sys.path.insert(0, str(folder))
         importlib.invalidate_caches()
         return importlib.import_module(name)
@@ -128,7 +135,9 @@ def test_a_parcel_is_opened_where_the_users_files_are_not(mine, tmp_path):
     assert json.loads(text)["files"] == FILES
     # The second class is another one of the same content; a third parcel comes with another version of a file.
     again = pack(runs_of(mine()))
-    other = pack(runs_of(mine(FILES | {"tools/more.py": "def product(x, y):\n    return x * y + 100\n"})))
+    other = pack(
+        runs_of(mine(FILES | {"tools/more.py": "def product(x, y):\n    return x * y + 100\n"}))
+    )
     told = elsewhere(text, again, other, text, folder=tmp_path / "empty")
     names = [identity(run) for run in runs]
     assert told["names"][0] == told["identities"][0] == names
@@ -136,7 +145,12 @@ def test_a_parcel_is_opened_where_the_users_files_are_not(mine, tmp_path):
     assert told["names"][1] == told["names"][3] == names
     assert not set(told["names"][2]) & set(names)
     assert told["values"][0] == [repr(run.encoding) for run in runs]
-    assert told["codes"] == [[9.0, 1.5, 1.5], [9.0, 1.5, 1.5], [109.0, 101.5, 101.5], [9.0, 1.5, 1.5]]
+    assert told["codes"] == [
+        [9.0, 1.5, 1.5],
+        [9.0, 1.5, 1.5],
+        [109.0, 101.5, 101.5],
+        [9.0, 1.5, 1.5],
+    ]
     one, two, three, four = told["classes"]
     assert one == two == four, "equal content is one class: nothing is compiled again"
     assert not set(one) & set(three)
@@ -163,13 +177,19 @@ def test_a_class_of_another_content_is_not_taken(mine):
 
 def test_a_package_and_a_file_of_any_name_travel(mine, tmp_path):
     files = {f"lab/{name}": text for name, text in FILES.items()}
-    files["lab/mine.py"] = PART.replace("import helper", "from . import helper").replace("from late", "from .late")
+    files["lab/mine.py"] = PART.replace("import helper", "from . import helper").replace(
+        "from late", "from .late"
+    )
     files["lab/mine.py"] = files["lab/mine.py"].replace("from tools", "from lab.tools")
     files["lab/__init__.py"] = "NAME = 'lab'\n"
     packaged = pack(runs_of(mine(files, "lab.mine")))
     assert json.loads(packaged)["files"] == files
-    plain = PART.replace("import helper\nfrom tools.deep import times\n", "times = lambda x, y: x * y\n")
-    plain = plain.replace("        from late import shift\n", "").replace("+ helper.ZERO + shift()", "+ 7")
+    plain = PART.replace(
+        "import helper\nfrom tools.deep import times\n", "times = lambda x, y: x * y\n"
+    )
+    plain = plain.replace("        from late import shift\n", "").replace(
+        "+ helper.ZERO + shift()", "+ 7"
+    )
     (tmp_path / "my-own parts.py").write_text(plain)
     loaded = pack(runs_of(user_files.load(tmp_path / "my-own parts.py")))
     told = elsewhere(packaged, loaded, folder=tmp_path / "empty")
@@ -178,17 +198,23 @@ def test_a_package_and_a_file_of_any_name_travel(mine, tmp_path):
 
 
 def test_the_classes_of_a_script_travel(tmp_path):
-    plain = PART.replace("import helper\nfrom tools.deep import times\n", "").replace("times(self.factor, task)", "5")
-    plain = plain.replace("        from late import shift\n", "").replace("+ helper.ZERO + shift()", "+ 6")
-    plain += (
-        "\nif __name__ == '__main__':\n    import typer\n    from recombine.training.executors.remote import pack\n"
+    plain = PART.replace("import helper\nfrom tools.deep import times\n", "").replace(
+        "times(self.factor, task)", "5"
     )
+    plain = plain.replace("        from late import shift\n", "").replace(
+        "+ helper.ZERO + shift()", "+ 6"
+    )
+    plain += "\nif __name__ == '__main__':\n    import typer\n    from recombine.training.executors.remote import pack\n"
     plain += "    from recombine.sweeps.run import Run\n    typer.echo(pack([Run(encoding=Doubled())]), nl=False)\n"
     (tmp_path / "my.script.py").write_text(plain)
     (tmp_path / "empty").mkdir()
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, tmp_path / "my.script.py"], capture_output=True, text=True, check=True, env=env
+        [sys.executable, tmp_path / "my.script.py"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=env,
     )
     told = elsewhere(done.stdout, folder=tmp_path / "empty")
     assert told["codes"] == [[11.0]]
@@ -199,7 +225,10 @@ def test_another_version_is_refused():
     content = json.loads(pack([Run()]))
     code = content["code"]
     for change in ({"code": "0123456789abcdef"}, {"numerics": 1}):
-        with pytest.raises(InputError, match=rf"another version of recombine \(code {code}\) than the driver .*update"):
+        with pytest.raises(
+            InputError,
+            match=rf"another version of recombine \(code {code}\) than the driver .*update",
+        ):
             unpack(json.dumps(content | change))
 
 
@@ -207,7 +236,9 @@ def test_two_classes_of_one_name_are_refused(mine):
     first = mine()
     identity(Run(encoding=first.Doubled()))  # while it is what its module has
     second = mine(FILES | {"helper.py": "ZERO = 1\n"})
-    with pytest.raises(InputError, match="there are two different classes Doubled, in mine and in mine"):
+    with pytest.raises(
+        InputError, match="there are two different classes Doubled, in mine and in mine"
+    ):
         pack([Run(encoding=first.Doubled()), Run(encoding=second.Doubled())])
     ours = mine(FILES | {"mine.py": PART.replace("Doubled", "Identity")})
     with pytest.raises(InputError, match="two different classes Identity"):
@@ -233,7 +264,10 @@ def test_what_the_worker_lacks_is_told_in_one_line(mine):
     content = json.loads(pack(runs_of(mine())))
     content["files"]["mine.py"] = "import a_package_that_is_nowhere\n" + PART
     before = list(sys.path)
-    with pytest.raises(InputError, match=r"mine cannot be imported on the worker: ModuleNotFoundError: .*\(line 1\)"):
+    with pytest.raises(
+        InputError,
+        match=r"mine cannot be imported on the worker: ModuleNotFoundError: .*\(line 1\)",
+    ):
         unpack(json.dumps(content))
     assert sys.path == before
 
@@ -242,7 +276,9 @@ FLAGGED = PART.replace("factor: float = 2.0", "factor: float = 2.0\n    flag: bo
 
 
 def test_values_travel_as_they_are(mine):
-    module = mine(FILES | {"mine.py": FLAGGED.replace("sizes: tuple[int, ...] = (1, 2)", "sizes: object = 0")})
+    module = mine(
+        FILES | {"mine.py": FLAGGED.replace("sizes: tuple[int, ...] = (1, 2)", "sizes: object = 0")}
+    )
     for sizes in (1.0, 1, True, (1, 2.0, (False,)), "1", None, np.float64(2), np.int8(3)):
         for flag in (True, None, False):
             (run,) = unpack(pack([Run(encoding=module.Doubled(3, flag, sizes))]))
@@ -258,16 +294,23 @@ def test_a_file_that_is_changed_while_the_sweep_starts_is_told(mine, tmp_path):
     text = pack([run])
     assert json.loads(text)["names"] == [name]
     told = elsewhere(text, folder=tmp_path / "empty")
-    assert "the class Doubled of mine is another one on the worker: one of the files mine.py, " in told
+    assert (
+        "the class Doubled of mine is another one on the worker: one of the files mine.py, " in told
+    )
     assert "was changed while the sweep started; start again" in told
 
 
 def test_a_part_that_does_not_come_back_as_it_was_is_told(mine):
     grown = PART.replace(
-        "    def num_tokens", "    def __post_init__(self):\n        self.__dict__['factor'] += 1\n{}", 1
+        "    def num_tokens",
+        "    def __post_init__(self):\n        self.__dict__['factor'] += 1\n{}",
+        1,
     )
     module = mine(FILES | {"mine.py": grown.format("    def num_tokens")})
-    with pytest.raises(InputError, match="is another one on the worker: the __post_init__ of Doubled changes values"):
+    with pytest.raises(
+        InputError,
+        match="is another one on the worker: the __post_init__ of Doubled changes values",
+    ):
         unpack(pack([Run(encoding=module.Doubled())]))
 
 
@@ -288,7 +331,9 @@ def test_the_parts_of_a_parcel_share_their_modules(mine, tmp_path):
     other = mine(files, "other")
     text = pack([Run(encoding=sys.modules["mine"].Halved(), model=other.Own(widths=(8,)))])
     assert json.loads(text)["files"] == files
-    mine(FILES | {"mine.py": "", "other.py": ""})  # so that the classes have to be taken from the parcel
+    mine(
+        FILES | {"mine.py": "", "other.py": ""}
+    )  # so that the classes have to be taken from the parcel
     (run,) = unpack(text)
     assert not isinstance(run.model, other.Own)
     assert run.model.knows(run.encoding)
@@ -299,12 +344,16 @@ def test_two_files_of_one_name_are_refused(mine):
     runs = [Run(encoding=first.Doubled())]
     pack(runs)
     other = mine(FILES | {"other.py": TOGETHER, "helper.py": "ZERO = 5\n"}, "other")
-    with pytest.raises(InputError, match=r"two different files are called helper\.py: rename one of them"):
+    with pytest.raises(
+        InputError, match=r"two different files are called helper\.py: rename one of them"
+    ):
         pack([*runs, Run(model=other.Own(widths=(8,)))])
 
 
 def test_a_file_that_a_method_imports_is_the_parcels_own(mine, tmp_path):
-    texts = [pack(runs_of(mine(FILES | {"late.py": f"def shift():\n    return {n}\n"}))) for n in (1, 2)]
+    texts = [
+        pack(runs_of(mine(FILES | {"late.py": f"def shift():\n    return {n}\n"}))) for n in (1, 2)
+    ]
     told = elsewhere(*texts, *texts, folder=tmp_path / "empty")
     assert told["codes"] == [[10.0, 2.5, 2.5], [11.0, 3.5, 3.5]] * 2
     assert told["classes"][:2] == told["classes"][2:]
@@ -313,4 +362,6 @@ def test_a_file_that_a_method_imports_is_the_parcels_own(mine, tmp_path):
 def test_a_file_that_only_a_figure_needs_may_be_missing_something(mine, tmp_path):
     figures = "\ndef figures(rows):\n    import other\n"
     files = FILES | {"mine.py": PART + figures, "other.py": "import a_package_that_is_nowhere\n"}
-    assert elsewhere(pack(runs_of(mine(files))), folder=tmp_path / "empty")["codes"] == [[9.0, 1.5, 1.5]]
+    assert elsewhere(pack(runs_of(mine(files))), folder=tmp_path / "empty")["codes"] == [
+        [9.0, 1.5, 1.5]
+    ]

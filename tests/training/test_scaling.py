@@ -20,7 +20,9 @@ def rows() -> pd.DataFrame:
 
 
 def test_the_table_of_costs_is_that_of_the_committed_rows(rows):
-    assert TEXT.split("<!-- cost -->")[1].split("<!-- end of cost -->")[0].strip() == cost.page(rows)
+    assert TEXT.split("<!-- cost -->")[1].split("<!-- end of cost -->")[0].strip() == cost.page(
+        rows
+    )
 
 
 def test_the_model_tells_the_cost_of_whole_sweeps(rows):
@@ -30,7 +32,9 @@ def test_the_model_tells_the_cost_of_whole_sweeps(rows):
         assert set(of_kind["sweep"]) == set(cells)
         for row in of_kind.itertuples():
             expected = estimate(cells[row.sweep], kind)["seconds"]
-            assert expected == pytest.approx(row.expected_seconds, rel=1e-6), "the rows are of the model as it is"
+            assert expected == pytest.approx(row.expected_seconds, rel=1e-6), (
+                "the rows are of the model as it is"
+            )
             assert 1 / 1.6 < row.measured_seconds / expected < 1.6, row.sweep
 
 
@@ -50,7 +54,13 @@ COLUMNS = (
 def test_no_kill_lost_repeated_or_changed_a_row():
     counted = json.loads((DOCS / "results" / "kills.json").read_text())
     assert counted["2 CPU cores"]["kills"] >= 50
-    assert min(counted["2 CPU cores"][name] for name in ("rows", "checkpoints", "notes", "with_rows", "resumed")) > 0
+    assert (
+        min(
+            counted["2 CPU cores"][name]
+            for name in ("rows", "checkpoints", "notes", "with_rows", "resumed")
+        )
+        > 0
+    )
     for name, counts in counted.items():
         assert counts["kills"] == counts["random"] + counts["writing"]
         wrong = ("rows_lost", "rows_strange", "rows_repeated", "sweeps_changed", "files_left")

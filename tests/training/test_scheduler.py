@@ -38,7 +38,9 @@ def sixteen() -> list[rc.Run]:
         frac_test=[0.3, 0.5],
         seed=range(2),
     )
-    return [dataclasses.replace(run, support=(rc.Random(), rc.Disconnected())[run.seed]) for run in runs]
+    return [
+        dataclasses.replace(run, support=(rc.Random(), rc.Disconnected())[run.seed]) for run in runs
+    ]
 
 
 def numbers(rows: pd.DataFrame) -> pd.DataFrame:
@@ -77,7 +79,9 @@ def test_batched_equals_solo(uninterrupted):
         batched = numbers(uninterrupted[uninterrupted["run"] == identity(run)])
         for name in solo.columns:
             if pd.api.types.is_numeric_dtype(solo[name]):
-                np.testing.assert_allclose(solo[name], batched[name], rtol=1e-4, atol=1e-4, err_msg=name)
+                np.testing.assert_allclose(
+                    solo[name], batched[name], rtol=1e-4, atol=1e-4, err_msg=name
+                )
 
 
 def test_a_killed_sweep_resumes_bit_for_bit(uninterrupted, tmp_path, monkeypatch):
@@ -138,7 +142,9 @@ def test_plan_pads_the_last_chunk_and_drops_repeats():
 
 
 @pytest.mark.parametrize(
-    "support", [cls() for cls in discovery.parts()["support"].values()], ids=lambda s: type(s).__name__
+    "support",
+    [cls() for cls in discovery.parts()["support"].values()],
+    ids=lambda s: type(s).__name__,
 )
 def test_train_and_test_tasks_are_disjoint(support):
     family = rc.Hyperteacher(num_modules=10)
@@ -146,7 +152,10 @@ def test_train_and_test_tasks_are_disjoint(support):
     modules = family.tasks()
     parts = support.parts(modules, generator(run.seed, "support"), 0.3)
     split, facts = make_split(run, modules)
-    train, test = split.order[: split.num_train], split.order[split.num_train : split.num_train + split.num_test]
+    train, test = (
+        split.order[: split.num_train],
+        split.order[split.num_train : split.num_train + split.num_test],
+    )
     assert sorted(split.order) == list(range(len(modules)))
     assert not set(train) & set(test)
     assert facts["support/num_train"] == len(train)
@@ -178,10 +187,14 @@ def test_the_seen_score_is_measured_on_fresh_samples():
     # 4 points in a training task and 5 in an evaluated one, so that the log tells them apart. A key shared by both
     # would give the same first point: the generator counts up from the first number.
     key, task = new_key(3), jnp.ones(6)
-    one, other = (rc.Hyperteacher.sample(family, family.init(key), key, task, n)[0][0] for n in (4, 5))
+    one, other = (
+        rc.Hyperteacher.sample(family, family.init(key), key, task, n)[0][0] for n in (4, 5)
+    )
     assert np.array_equal(one, other)
     LOG.clear()
-    run = dataclasses.replace(TINY, family=family, num_points=4, num_eval_points=5, num_steps=40, frac_test=0.5)
+    run = dataclasses.replace(
+        TINY, family=family, num_points=4, num_eval_points=5, num_steps=40, frac_test=0.5
+    )
     rc.train(run)
     jax.effects_barrier()
     train, evaluated = ({x for n, x, _ in LOG if n == size} for size in (4, 5))
@@ -208,21 +221,29 @@ def test_a_diverged_run_is_recorded_and_spoils_nobody():
     others = mixed[mixed["recipe.learning_rate"] < 1]
     assert not others["diverged"].any()
     expected = healthy[healthy["run"].isin(others["run"])]
-    pd.testing.assert_frame_equal(others.reset_index(drop=True), expected.reset_index(drop=True), check_exact=True)
+    pd.testing.assert_frame_equal(
+        others.reset_index(drop=True), expected.reset_index(drop=True), check_exact=True
+    )
 
 
 def test_a_missing_module_is_missing():
     run = dataclasses.replace(TINY, support=rc.MissingModule(), diagnostics=(PROBE,))
     rows = rc.train(run)
     assert rows["support/least_count"].eq(0).all()
-    assert rows["LinearDecodability/code/seen/module=5/r2"].isna().all(), "constant among train tasks"
+    assert rows["LinearDecodability/code/seen/module=5/r2"].isna().all(), (
+        "constant among train tasks"
+    )
     assert rows["LinearDecodability/code/seen/module=0/r2"].gt(0.99).all()
 
 
 def test_an_average_of_the_network_is_evaluated():
     plain = rc.train(TINY)
-    averaged = rc.train(dataclasses.replace(TINY, recipe=dataclasses.replace(TINY.recipe, ema=0.999)))
-    assert np.allclose(plain["train/loss"], averaged["train/loss"], rtol=1e-4), "training itself does not change"
+    averaged = rc.train(
+        dataclasses.replace(TINY, recipe=dataclasses.replace(TINY.recipe, ema=0.999))
+    )
+    assert np.allclose(plain["train/loss"], averaged["train/loss"], rtol=1e-4), (
+        "training itself does not change"
+    )
     # After 20 steps an average with decay 0.999 still is nearly the untrained network.
     assert averaged["test/loss"].iloc[-1] > plain["test/loss"].iloc[-1] * 1.1
 
@@ -247,11 +268,16 @@ def test_fit_save_load(tmp_path):
 def test_keep_saves_every_network(tmp_path):
     runs = rc.sweep(TINY, seed=range(2))
     rc.train(runs, tmp_path / "out")
-    rc.train(runs, tmp_path / "out", keep=tmp_path / "nets")  # finished, but not kept: trained again
+    rc.train(
+        runs, tmp_path / "out", keep=tmp_path / "nets"
+    )  # finished, but not kept: trained again
     for run in runs:
         fitted = rc.Fitted.load(tmp_path / "nets" / identity(run))
         assert fitted.run == run
-        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(eqx.filter(fitted.net, eqx.is_array)))
+        assert all(
+            np.isfinite(leaf).all()
+            for leaf in jax.tree.leaves(eqx.filter(fitted.net, eqx.is_array))
+        )
     assert rc.Table(tmp_path / "out").read().groupby(["run", "step"]).size().max() == 1
 
 
@@ -334,9 +360,13 @@ def test_every_structure_is_compiled_ahead_once_and_in_order(monkeypatch):
     monkeypatch.setattr(scheduler.device, "num_compilers", lambda: 2)
     for alike, ahead in ((True, {0, 2}), (False, set())):
         counter = itertools.count()
-        monkeypatch.setattr(scheduler.device, "settings", lambda c=counter, alike=alike: 0 if alike else next(c))
+        monkeypatch.setattr(
+            scheduler.device, "settings", lambda c=counter, alike=alike: 0 if alike else next(c)
+        )
         begun.clear()
-        given = [(chunk, ready and ready.result()) for chunk, ready in scheduler._prepared(chunks, {})]
+        given = [
+            (chunk, ready and ready.result()) for chunk, ready in scheduler._prepared(chunks, {})
+        ]
         assert [chunk for chunk, _ in given] == chunks
         assert {i for i, (_, ready) in enumerate(given) if ready is not None} == ahead
         assert all(ready is None or ready.runs == list(chunk.runs) for chunk, ready in given)
@@ -351,7 +381,9 @@ def test_several_programs_are_compiled_at_a_time(monkeypatch):
         concurrent.futures.wait([ready])
         counts.append(len(begun))
     assert sorted(map(repr, begun)) == sorted(repr(structure(run)) for run in runs)
-    assert all(done <= 3 + i for i, done in enumerate(counts)), "no more than the compilers and one are ahead"
+    assert all(done <= 3 + i for i, done in enumerate(counts)), (
+        "no more than the compilers and one are ahead"
+    )
 
 
 def test_a_program_compiled_meanwhile_counts_the_seconds_that_were_waited_for_it(monkeypatch):
@@ -373,7 +405,9 @@ def test_programs_compiled_together_give_the_same_rows(monkeypatch):
 @pytest.mark.parametrize(
     ("precision", "mixed", "told"), [("bfloat16", True, "bfloat16"), ("bfloat16", False, "float32")]
 )
-def test_rows_tell_the_type_in_which_a_network_was_really_trained(monkeypatch, precision, mixed, told):
+def test_rows_tell_the_type_in_which_a_network_was_really_trained(
+    monkeypatch, precision, mixed, told
+):
     monkeypatch.setattr(mlp.Perceptron, "mixed_precision", mixed)
     program.compiled.cache_clear()
     rows = rc.train(dataclasses.replace(TINY, recipe=rc.Fast(precision=precision)))
@@ -391,12 +425,24 @@ def test_a_resumed_sweep_reads_each_part_once_and_splits_each_run_once(tmp_path,
     before = {path.name for path in (tmp_path / "out" / "rows").glob("part-*")}
     read, split, opened = collections.Counter(), collections.Counter(), []
     load, make_split, opening = parquet.load, task_sampler.make_split, Table.__init__
-    monkeypatch.setattr(parquet, "load", lambda path, wanted: read.update([path.name]) or load(path, wanted))
-    monkeypatch.setattr(task_sampler, "make_split", lambda run, m: split.update([run.seed]) or make_split(run, m))
-    monkeypatch.setattr(Table, "__init__", lambda self, path: opened.append(path) or opening(self, path))
-    monkeypatch.setattr(Table, "finished", lambda self: pytest.fail("what is finished is known from the rows"))
+    monkeypatch.setattr(
+        parquet, "load", lambda path, wanted: read.update([path.name]) or load(path, wanted)
+    )
+    monkeypatch.setattr(
+        task_sampler, "make_split", lambda run, m: split.update([run.seed]) or make_split(run, m)
+    )
+    monkeypatch.setattr(
+        Table, "__init__", lambda self, path: opened.append(path) or opening(self, path)
+    )
+    monkeypatch.setattr(
+        Table, "finished", lambda self: pytest.fail("what is finished is known from the rows")
+    )
     found = []
-    monkeypatch.setattr(scheduler, "_record", lambda *_: found.append(dict(read)) or pytest.fail("the start is over"))
+    monkeypatch.setattr(
+        scheduler,
+        "_record",
+        lambda *_: found.append(dict(read)) or pytest.fail("the start is over"),
+    )
     with pytest.raises(pytest.fail.Exception, match="the start is over"):
         rc.train(runs, tmp_path / "out")
     assert {name: found[0][name] for name in before} == dict.fromkeys(before, 1)
@@ -407,7 +453,9 @@ def test_a_resumed_sweep_reads_each_part_once_and_splits_each_run_once(tmp_path,
 
 def test_tasks_are_split_once_from_the_check_to_the_program(monkeypatch):
     split, make_split = collections.Counter(), task_sampler.make_split
-    monkeypatch.setattr(task_sampler, "make_split", lambda run, m: split.update([run.seed]) or make_split(run, m))
+    monkeypatch.setattr(
+        task_sampler, "make_split", lambda run, m: split.update([run.seed]) or make_split(run, m)
+    )
     rc.train(rc.sweep(TINY, seed=range(3), recipe__learning_rate=[0.01, 0.02]))
     assert split == {0: 1, 1: 1, 2: 1}, "runs that differ in their recipe share a split"
     split.clear()
@@ -428,5 +476,7 @@ def test_what_is_refused_leaves_no_folder_and_no_note(tmp_path):
     meta = Table(tmp_path / "out").meta()
     more = rc.sweep(TINY, seed=range(2))
     with pytest.raises(rc.InputError, match="no such machine"):
-        scheduler.complete(more, Table(tmp_path / "out"), open_executor=refused, about={"command": "another"})
+        scheduler.complete(
+            more, Table(tmp_path / "out"), open_executor=refused, about={"command": "another"}
+        )
     assert Table(tmp_path / "out").meta() == meta

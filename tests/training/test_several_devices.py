@@ -59,7 +59,9 @@ sys.stdout.write(json.dumps(told))
 def told(tmp_path_factory):
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "RECOMBINE_CHECKPOINT": "0"}
     command = [sys.executable, "-c", CHILD, str(tmp_path_factory.mktemp("checkpoints"))]
-    done = subprocess.run(command, env=os.environ | flags, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=os.environ | flags, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

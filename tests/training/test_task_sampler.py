@@ -33,12 +33,16 @@ def test_points_are_shown_so_many_at_a_time():
     assert activations["block0"].shape == (3, 8, 8)
     together = predict(net, whole)[0]
     np.testing.assert_allclose(prediction[:, :4], together[:, :4], atol=1e-6)
-    assert np.abs(prediction[:, 4:] - together[:, 4:]).max() > 1e-3, "all at once, later points see earlier ones"
+    assert np.abs(prediction[:, 4:] - together[:, 4:]).max() > 1e-3, (
+        "all at once, later points see earlier ones"
+    )
 
 
 def test_a_model_whose_points_are_apart_does_not_mind():
     net, whole = net_of(rc.MLP(widths=(8,))), batch(8)
-    for one, other in zip(*(jax.tree.leaves(predict(net, whole, n)) for n in (2, None)), strict=True):
+    for one, other in zip(
+        *(jax.tree.leaves(predict(net, whole, n)) for n in (2, None)), strict=True
+    ):
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
@@ -53,7 +57,9 @@ def test_evaluation_shows_as_many_points_as_training():
 
 
 def test_numbers_of_points_that_do_not_go_together_are_refused():
-    with pytest.raises(InputError, match="num_eval_points=10 must be a multiple of num_points=4: Transformer sees"):
+    with pytest.raises(
+        InputError, match="num_eval_points=10 must be a multiple of num_points=4: Transformer sees"
+    ):
         dataclasses.replace(TINY, model=SMALL, num_points=4, num_eval_points=10)
     assert dataclasses.replace(TINY, num_points=4, num_eval_points=10).num_eval_points == 10
 

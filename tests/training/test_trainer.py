@@ -56,7 +56,9 @@ def same(found: trainer.Trained, expected: trainer.Trained) -> None:
         for row, other in zip(rows, others, strict=True):
             for name in row:
                 np.testing.assert_array_equal(row[name], other[name], err_msg=name)
-    for leaf, other in zip(*(jax.tree.leaves((t.net, t.setting)) for t in (found, expected)), strict=True):
+    for leaf, other in zip(
+        *(jax.tree.leaves((t.net, t.setting)) for t in (found, expected)), strict=True
+    ):
         np.testing.assert_array_equal(leaf, other)
 
 
@@ -83,7 +85,9 @@ def test_a_padded_chunk_gives_the_same_rows(whole):
     same(found, whole._replace(rows=whole.rows[:4], net=picked[0], setting=picked[1]))
 
 
-@pytest.mark.parametrize(("width", "tried"), [(3, [6, 3, 3]), (2, [6, 3, 2, 2, 3, 2, 2]), (1, None)])
+@pytest.mark.parametrize(
+    ("width", "tried"), [(3, [6, 3, 3]), (2, [6, 3, 2, 2, 3, 2, 2]), (1, None)]
+)
 def test_what_does_not_fit_is_trained_in_halves(whole, room, width, tried):
     seen, widths = [], room(width)
     found = trainer.train_chunk(six(), watch=seen.append)
@@ -121,7 +125,9 @@ def test_rows_tell_the_width_that_they_were_trained_with(whole, room):
     room(2)
     rows = rc.train(six(), max_width=6)
     assert rows["meta/width"].unique().tolist() == [2]
-    assert rows["meta/note"].unique().tolist() == ["out of memory with 6 runs at once: trained 2 at a time"]
+    assert rows["meta/note"].unique().tolist() == [
+        "out of memory with 6 runs at once: trained 2 at a time"
+    ]
     assert rows["run"].tolist() == [identity(run) for run in six() for _ in range(2)]
     expected = [float(row["test/loss"]) for rows in whole.rows for row in rows]
     np.testing.assert_array_equal(rows["test/loss"], np.float32(expected))
@@ -142,10 +148,16 @@ def test_networks_stay_with_their_runs_where_lanes_are_padded(whole, monkeypatch
     chunk = scheduler.Chunk(tuple(six()[:num_runs]), 6)
     for i, fitted in enumerate(scheduler.fit_chunk(chunk)):
         losses = [row["test/loss"] for row in whole.rows[i]]
-        np.testing.assert_allclose(fitted.rows["test/loss"], losses, rtol=1e-4, err_msg=f"rows of run {i}")
-        for leaf, expected in zip(jax.tree.leaves(fitted.world), jax.tree.leaves(whole.setting.world), strict=True):
+        np.testing.assert_allclose(
+            fitted.rows["test/loss"], losses, rtol=1e-4, err_msg=f"rows of run {i}"
+        )
+        for leaf, expected in zip(
+            jax.tree.leaves(fitted.world), jax.tree.leaves(whole.setting.world), strict=True
+        ):
             np.testing.assert_allclose(leaf, expected[i], atol=1e-5, err_msg=f"teacher of run {i}")
-        for leaf, expected in zip(jax.tree.leaves(fitted.net), jax.tree.leaves(whole.net), strict=True):
+        for leaf, expected in zip(
+            jax.tree.leaves(fitted.net), jax.tree.leaves(whole.net), strict=True
+        ):
             np.testing.assert_allclose(leaf, expected[i], atol=1e-3, err_msg=f"network of run {i}")
 
 
@@ -182,10 +194,14 @@ def test_runs_of_two_structures_are_refused():
         trainer.prepare([TINY, dataclasses.replace(TINY, num_tasks=4)])
 
 
-@pytest.mark.parametrize("recipe", [rc.Fast(), rc.Paper(learning_rate=0.01)], ids=lambda r: type(r).__name__)
+@pytest.mark.parametrize(
+    "recipe", [rc.Fast(), rc.Paper(learning_rate=0.01)], ids=lambda r: type(r).__name__
+)
 def test_bfloat16_rows_are_near_float32_rows_and_the_network_is_float32(recipe):
     exact, low = (
-        trainer.train_chunk([dataclasses.replace(TINY, recipe=dataclasses.replace(recipe, precision=precision))])
+        trainer.train_chunk(
+            [dataclasses.replace(TINY, recipe=dataclasses.replace(recipe, precision=precision))]
+        )
         for precision in ("float32", "bfloat16")
     )
     for row, other in zip(exact.rows[0], low.rows[0], strict=True):
@@ -204,7 +220,9 @@ def products(run: rc.Run) -> tuple[list[str], str]:
     advance = functools.partial(program._advance, structure(run))
     states = ready.program.start(ready.shared, ready.lanes[0])
     mapped = jax.vmap(advance, in_axes=(None, 0, 0, 0, None, None))
-    text = str(jax.make_jaxpr(mapped)(ready.shared, ready.lanes[0], *states, jnp.int32(0), jnp.int32(1)))
+    text = str(
+        jax.make_jaxpr(mapped)(ready.shared, ready.lanes[0], *states, jnp.int32(0), jnp.int32(1))
+    )
     return re.findall(r"(\w+)\[[\d,]*\] = dot_general\[", text), text
 
 
@@ -220,4 +238,6 @@ def test_training_multiplies_in_the_recipes_type():
     # Muon: three products in each of five iterations for each of three shapes.
     fast, _ = products(dataclasses.replace(TINY, recipe=rc.Fast(precision="bfloat16")))
     assert fast.count("bf16") == 8 + 5 * 3 * 3
-    assert "bf16" not in products(dataclasses.replace(TINY, recipe=rc.Fast()))[1], "on a CPU auto is float32"
+    assert "bf16" not in products(dataclasses.replace(TINY, recipe=rc.Fast()))[1], (
+        "on a CPU auto is float32"
+    )

@@ -58,7 +58,11 @@ def small_disk(tmp_path):
         pytest.skip("only root may mount a small disk")
     place = tmp_path / "disk"
     place.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", place], capture_output=True, check=False)
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", place],
+        capture_output=True,
+        check=False,
+    )
     if made.returncode:
         pytest.skip(f"cannot mount a small disk: {made.stderr.decode().strip()}")
     yield place
@@ -75,7 +79,9 @@ def fill(disk: Path) -> Path:
 
 
 def test_kills_at_random_moments_lose_repeat_and_change_nothing(tmp_path):
-    counts = kills.survive(tmp_path, 4, kills.SWEEP.format(num_steps=500, num_seeds=2), 3, tell=lambda _: None)
+    counts = kills.survive(
+        tmp_path, 4, kills.SWEEP.format(num_steps=500, num_seeds=2), 3, tell=lambda _: None
+    )
     assert counts["kills"] == counts["random"] + counts["writing"] == 4
     assert counts["with_rows"] + counts["resumed"] > 0, "the kills fell into something"
     assert counts["rows_expected"] == counts["sweeps"] * 24
@@ -101,7 +107,9 @@ def test_a_second_process_is_told_who_writes(tmp_path, expected):
 def test_rows_written_twice_count_once(tmp_path, expected):
     rc.train(RUNS[:2], tmp_path / "out")
     other = rc.train(RUNS, tmp_path / "other")
-    Table(tmp_path / "out").append(other)  # as if two machines without a common lock had written here
+    Table(tmp_path / "out").append(
+        other
+    )  # as if two machines without a common lock had written here
     rows = Table(tmp_path / "out").read()
     assert rows.groupby(["run", "step"]).size().max() == 1
     pd.testing.assert_frame_equal(numbers(rc.train(RUNS, tmp_path / "out")), expected)
@@ -163,13 +171,19 @@ def test_a_disk_that_is_full_from_the_beginning_is_told_in_one_line(small_disk):
 
 def test_a_read_only_folder_is_read_and_not_written(small_disk, call, monkeypatch):
     (small_disk / "mine.py").write_text(SMALL)
-    assert call("run", str(small_disk / "mine.py"), "--out", str(small_disk / "out"), "--json")[0] == 0
+    assert (
+        call("run", str(small_disk / "mine.py"), "--out", str(small_disk / "out"), "--json")[0] == 0
+    )
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
-    code, out, err = call("run", str(small_disk / "mine.py"), "--out", str(small_disk / "out"), "--json")
+    code, out, err = call(
+        "run", str(small_disk / "mine.py"), "--out", str(small_disk / "out"), "--json"
+    )
     assert code == 0, err
     assert json.loads(out)["runs"] == 3
     assert "Read-only file system" in err
-    code, _, err = call("run", str(small_disk / "mine.py"), "--out", str(small_disk / "out"), "--seeds", "4")
+    code, _, err = call(
+        "run", str(small_disk / "mine.py"), "--out", str(small_disk / "out"), "--seeds", "4"
+    )
     assert code == 2
     assert "cannot write to" in err
     assert len(err.strip().splitlines()) == 1
@@ -183,13 +197,18 @@ def test_a_damaged_part_stops_the_sweep_until_it_is_moved_away(tmp_path, expecte
     flipped = data[:-20] + bytes([data[-20] ^ 4]) + data[-19:]
     part.write_bytes({"truncated": data[:50], "foreign": b"theirs", "flipped": flipped}[damage])
     for _ in range(2):
-        with pytest.raises(InputError, match=f"{part.name} is not a readable .* move it away and run the same command"):
+        with pytest.raises(
+            InputError,
+            match=f"{part.name} is not a readable .* move it away and run the same command",
+        ):
             rc.train(RUNS, tmp_path / "out")
     part.rename(tmp_path / "away")
     pd.testing.assert_frame_equal(numbers(rc.train(RUNS, tmp_path / "out")), expected)
 
 
-@pytest.mark.parametrize(("name", "word"), [("meta/jax", "JAX"), ("meta/code", "code"), ("meta/device", "device")])
+@pytest.mark.parametrize(
+    ("name", "word"), [("meta/jax", "JAX"), ("meta/code", "code"), ("meta/device", "device")]
+)
 def test_rows_of_another_version_are_kept_and_told(tmp_path, name, word, capsys):
     rows = rc.train(RUNS[:2])
     Table(tmp_path / "out").append(rows.assign(**{name: "other"}))
@@ -216,7 +235,9 @@ def test_other_numerics_are_other_runs(tmp_path, monkeypatch):
     rows = rc.train(RUNS[:2], tmp_path / "out")
     assert len(trained) == 1
     assert set(rows["run"]) == {identity(run) for run in RUNS[:2]}
-    assert Table(tmp_path / "out").read()["run"].nunique() == 4, "the older rows stay, as other runs"
+    assert Table(tmp_path / "out").read()["run"].nunique() == 4, (
+        "the older rows stay, as other runs"
+    )
 
 
 def test_a_clock_that_was_set_back_changes_nothing(tmp_path, expected, monkeypatch):
@@ -247,13 +268,20 @@ def test_one_chunk_that_fails_does_not_stop_the_others(tmp_path, expected, monke
 
     with monkeypatch.context() as patch:
         patch.setattr(scheduler, "chunk_rows", fails)
-        with pytest.raises(InputError, match="1 run failed, the others are trained: one run does not fit"):
+        with pytest.raises(
+            InputError, match="1 run failed, the others are trained: one run does not fit"
+        ):
             rc.train(RUNS, tmp_path / "out", max_width=1, progress=True)
-    assert "1 run failed, the others go on: one run does not fit" in " ".join(capsys.readouterr().err.split())
+    assert "1 run failed, the others go on: one run does not fit" in " ".join(
+        capsys.readouterr().err.split()
+    )
     told = status.read(tmp_path / "out")
     assert (told["state"], told["finished"], told["runs"]) == ("failed", 3, 4)
     assert told["failures"] == [
-        {"runs": [identity(RUNS[1])], "reason": "one run does not fit in the device's memory: lower its widths"}
+        {
+            "runs": [identity(RUNS[1])],
+            "reason": "one run does not fit in the device's memory: lower its widths",
+        }
     ]
     trained = one_at_a_time(monkeypatch, lambda _: None)
     pd.testing.assert_frame_equal(numbers(rc.train(RUNS, tmp_path / "out")), expected)
@@ -277,7 +305,9 @@ def test_the_status_tells_how_it_went(tmp_path):
     assert {one["state"] for one in told} == {"training"}
     assert [one["finished"] for one in told] == sorted(one["finished"] for one in told)
     assert (told[0]["runs"], told[0]["reused"], told[0]["finished"]) == (4, 1, 1)
-    assert told[0]["now"] == [{"runs": 1, "phase": "compiling", "step": 0, "num_steps": 20, "score": None}]
+    assert told[0]["now"] == [
+        {"runs": 1, "phase": "compiling", "step": 0, "num_steps": 20, "score": None}
+    ]
     assert told[-1]["now"][0]["step"] == 20
     assert told[-1]["rate"] > 0
     assert told[-1]["left"] >= 0
@@ -294,7 +324,10 @@ def test_a_stopped_sweep_says_so(tmp_path, monkeypatch):
     one_at_a_time(monkeypatch, stop)
     with pytest.raises(KeyboardInterrupt):
         rc.train(RUNS, tmp_path / "out", max_width=1)
-    assert (status.read(tmp_path / "out")["state"], len(Table(tmp_path / "out").finished())) == ("stopped", 2)
+    assert (status.read(tmp_path / "out")["state"], len(Table(tmp_path / "out").finished())) == (
+        "stopped",
+        2,
+    )
 
 
 def test_parts_are_compacted_as_they_come_and_at_the_end(tmp_path, monkeypatch):
@@ -309,13 +342,20 @@ def test_parts_are_compacted_as_they_come_and_at_the_end(tmp_path, monkeypatch):
 
 
 def test_a_report_of_three_thousand_runs_is_small(tmp_path):
-    base = rc.train(dataclasses.replace(TINY, diagnostics=(rc.LinearDecodability(num_fit=32, num_seen=32),)))
+    base = rc.train(
+        dataclasses.replace(TINY, diagnostics=(rc.LinearDecodability(num_fit=32, num_seen=32),))
+    )
     table = Table(tmp_path / "out")
     rows = base.loc[base.index.repeat(3000)].reset_index(drop=True)
     table.append(
-        rows.assign(run=[f"{n % 3000:016x}" for n in range(len(rows))], seed=[n % 3000 for n in range(len(rows))])
+        rows.assign(
+            run=[f"{n % 3000:016x}" for n in range(len(rows))],
+            seed=[n % 3000 for n in range(len(rows))],
+        )
     )
-    scatter = go.Figure(go.Scatter(x=np.arange(6000) / 7, y=np.sqrt(np.arange(6000)), mode="markers"))
+    scatter = go.Figure(
+        go.Scatter(x=np.arange(6000) / 7, y=np.sqrt(np.arange(6000)), mode="markers")
+    )
     table.save_figures({"a": scatter.to_json(), "b": scatter.to_json()})
     page = report.write(table, tmp_path / "page.html")
     assert page.stat().st_size < 10e6
@@ -333,7 +373,9 @@ def test_the_driver_shows_its_command_and_experiment_from_the_start(call, tmp_pa
 
 
 def test_a_folder_that_is_emptied_meanwhile_is_told(tmp_path, monkeypatch):
-    one_at_a_time(monkeypatch, lambda number: shutil.rmtree(tmp_path / "out") if number == 2 else None)
+    one_at_a_time(
+        monkeypatch, lambda number: shutil.rmtree(tmp_path / "out") if number == 2 else None
+    )
     with pytest.raises(InputError, match=r"2 runs are not in .*run the same command again"):
         rc.train(RUNS, tmp_path / "out", max_width=1)
 
@@ -377,7 +419,9 @@ def test_checkpoints_of_finished_runs_go(tmp_path):
     rc.train(RUNS, tmp_path / "out")
     folder = tmp_path / "out" / "checkpoints"
     folder.mkdir()
-    (folder / f"{identity(RUNS[0])}-0123.eqx").write_bytes(b"")  # killed between the writing of rows and this
+    (folder / f"{identity(RUNS[0])}-0123.eqx").write_bytes(
+        b""
+    )  # killed between the writing of rows and this
     rc.train(RUNS, tmp_path / "out")
     assert not folder.exists()
 
@@ -411,11 +455,15 @@ def test_a_forked_child_does_not_hold_its_parents_folder(tmp_path):
     )
     Table(tmp_path / "out").check_writable()
     command = [sys.executable, "-c", script, str(tmp_path / "out")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as parent:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as parent:
         assert parent.stdout.readline() == "held\n"
         parent.kill()
         parent.wait()
-        until = time.monotonic() + 20  # the child sleeps for 60 s: long after this it would still hold
+        until = (
+            time.monotonic() + 20
+        )  # the child sleeps for 60 s: long after this it would still hold
         while holder(tmp_path / "out") is not None and time.monotonic() < until:
             time.sleep(0.05)
         assert holder(tmp_path / "out") is None

@@ -25,13 +25,22 @@ def nothing_compiles(monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"encoding": rc.FewShot(num_pairs=4, sequence=True)}, "MLP reads points .* and a flat code"),
+        (
+            {"encoding": rc.FewShot(num_pairs=4, sequence=True)},
+            "MLP reads points .* and a flat code",
+        ),
         (
             {"model": rc.ModularOracle(), "encoding": rc.FewShot(num_pairs=4)},
             "ModularOracle reads .* Identity or Orthogonal",
         ),
-        ({"model": rc.ModularOracle(), "encoding": rc.Language()}, "ModularOracle reads .* Identity or Orthogonal"),
-        ({"model": rc.Hypernetwork(), "encoding": rc.FewShot(num_pairs=4, sequence=True)}, "Hypernetwork reads"),
+        (
+            {"model": rc.ModularOracle(), "encoding": rc.Language()},
+            "ModularOracle reads .* Identity or Orthogonal",
+        ),
+        (
+            {"model": rc.Hypernetwork(), "encoding": rc.FewShot(num_pairs=4, sequence=True)},
+            "Hypernetwork reads",
+        ),
     ],
 )
 def test_a_code_that_the_model_cannot_read(changes, told):
@@ -41,7 +50,9 @@ def test_a_code_that_the_model_cannot_read(changes, told):
 
 def test_a_model_for_another_family():
     family = rc.PreferenceGrid(num_modules=4, num_hot=2, num_features=4)
-    run = dataclasses.replace(TINY, family=family, model=rc.ModularOracle(), num_points=8, num_eval_points=8)
+    run = dataclasses.replace(
+        TINY, family=family, model=rc.ModularOracle(), num_points=8, num_eval_points=8
+    )
     with pytest.raises(InputError, match="ModularOracle is the hyperteacher's structure"):
         rc.train([run])
 
@@ -58,7 +69,8 @@ def test_a_model_for_another_family():
 def test_arrays_beyond_the_memory(monkeypatch, changes, most):
     monkeypatch.setattr(device, "total_bytes", lambda: 5 * 10**7)
     with pytest.raises(
-        InputError, match=f"one run needs at least .* GB, most of it for {most}, and there are only 0.05 GB"
+        InputError,
+        match=f"one run needs at least .* GB, most of it for {most}, and there are only 0.05 GB",
     ):
         rc.train([dataclasses.replace(TINY, **changes)])
 
@@ -107,5 +119,8 @@ class Silent(eqx.Module):
 
 
 def test_a_part_that_breaks_a_promise_is_told_in_one_line():
-    with pytest.raises(InputError, match=r"Hyperteacher, Identity, Bare do not work together .*`recombine check FILE`"):
+    with pytest.raises(
+        InputError,
+        match=r"Hyperteacher, Identity, Bare do not work together .*`recombine check FILE`",
+    ):
         rc.train([dataclasses.replace(TINY, model=Bare())])

@@ -54,7 +54,10 @@ LACKS = {  # what a train set lacks, and how a claim says it
     "unspanned, all ones": "has pairs of two sides only, all weights being 1",
     "balanced": "lacks nothing",
 }
-FAMILY = {"unspanned": {"family.num_hot": 2}, "unspanned, all ones": {"family.num_hot": 2, "family.weights": "khot"}}
+FAMILY = {
+    "unspanned": {"family.num_hot": 2},
+    "unspanned, all ones": {"family.num_hot": 2, "family.weights": "khot"},
+}
 ARMS = ("nothing", "random", "suggested")
 FRAC_TEST = 0.25
 NUM_RARE = 2  # modules in one train task each
@@ -77,7 +80,14 @@ class Cell(NamedTuple):
 
 def _base(scale: str) -> Run:
     if scale == "full":
-        return paper(recipe=EARLIER_FAST, num_tasks=512, num_points=4, num_steps=5000, num_evals=1, diagnostics=())
+        return paper(
+            recipe=EARLIER_FAST,
+            num_tasks=512,
+            num_points=4,
+            num_steps=5000,
+            num_evals=1,
+            diagnostics=(),
+        )
     run = Run(Hyperteacher(num_modules=12), num_steps=1000, num_evals=1, diagnostics=())
     tiny = {"num_steps": 20, "model": MLP((8,)), "num_eval_tasks": 64, "family.num_modules": 8}
     return run if scale == "small" else put(run, tiny)
@@ -98,21 +108,35 @@ def plan(scale: str) -> list[Cell]:
         advised, free = suggested(train, test, ADDED[scale])
         order = generator(seed, f"random, {lack}").permutation(len(free))
         chance = order[: DRAWS[scale] * len(advised)].reshape(DRAWS[scale], len(advised))
-        lists: list[tuple[str, Combinations]] = [("nothing", train), ("suggested", (*train, *advised))]
+        lists: list[tuple[str, Combinations]] = [
+            ("nothing", train),
+            ("suggested", (*train, *advised)),
+        ]
         # In another order than advice has them: where chance picks the same, it is a run of its own.
         lists += [("random", (*(free[place] for place in places), *train)) for places in chance]
-        made += [Cell(lack, arm, put(run, {"support": Listed(trained, test)})) for arm, trained in lists]
+        made += [
+            Cell(lack, arm, put(run, {"support": Listed(trained, test)})) for arm, trained in lists
+        ]
     return made
 
 
-def suggested(train: Combinations, test: Combinations, num: int) -> tuple[Combinations, list[tuple[int, ...]]]:
+def suggested(
+    train: Combinations, test: Combinations, num: int
+) -> tuple[Combinations, list[tuple[int, ...]]]:
     """What advice would add to these train tasks without the test tasks, and all from which it could choose."""
-    names = [pd.DataFrame({"modules": [";".join(map(str, c)) for c in part]}) for part in (train, test)]
+    names = [
+        pd.DataFrame({"modules": [";".join(map(str, c)) for c in part]}) for part in (train, test)
+    ]
     coverage = Coverage(names[0], ["modules"], held_out=names[1])
     needed = coverage.suggest(0).goals[1].needed
-    chosen = [tuple(sorted(one.code[one.code >= 0].tolist())) for one in coverage.suggest(needed or num).suggestions]
+    chosen = [
+        tuple(sorted(one.code[one.code >= 0].tolist()))
+        for one in coverage.suggest(needed or num).suggestions
+    ]
     modules = range(coverage.space.num_modules)
-    every = [c for size in sorted({len(c) for c in train}) for c in itertools.combinations(modules, size)]
+    every = [
+        c for size in sorted({len(c) for c in train}) for c in itertools.combinations(modules, size)
+    ]
     return tuple(chosen), [c for c in every if c not in {*train, *test}]
 
 
@@ -125,11 +149,15 @@ def tasks(lack: str, num_modules: int, seed: int) -> tuple[Combinations, Combina
     free = [c for c in every if c not in set(test)]
     order = rng.permutation(num_modules).tolist()
     if lack == "balanced":
-        return _chosen(free, num_modules, lambda rows: _even(rows, TASKS_PER_MODULE * num_modules, rng)), test
+        return _chosen(
+            free, num_modules, lambda rows: _even(rows, TASKS_PER_MODULE * num_modules, rng)
+        ), test
     if lack == "unspanned":
         left = set(order[: num_modules // 2])
         across = [c for c in free if len(left & set(c)) == 1]
-        return _chosen(across, num_modules, lambda rows: draw(rows, max(num_modules, len(rows) // 2), rng)), test
+        return _chosen(
+            across, num_modules, lambda rows: draw(rows, max(num_modules, len(rows) // 2), rng)
+        ), test
     if lack == "confounded":
         twins = [set(order[2 * i : 2 * i + 2]) for i in range(NUM_TWINS)]
         bound = [c for c in free if all(len(two & set(c)) != 1 for two in twins)]
@@ -139,12 +167,16 @@ def tasks(lack: str, num_modules: int, seed: int) -> tuple[Combinations, Combina
     rest = _some(plain, min(TASKS_PER_MODULE * num_modules, len(plain) * 2 // 3), rng)
     if lack == "unmixed":
         return (*((module,) for module in sorted(few)), *rest), test
-    threads = [[c for c in free if len(c) > 1 and few & set(c) == {module}] for module in sorted(few)]
+    threads = [
+        [c for c in free if len(c) > 1 and few & set(c) == {module}] for module in sorted(few)
+    ]
     return (*(_some(own, 1, rng)[0] for own in threads), *rest), test
 
 
 def _some(combinations: list[tuple[int, ...]], num: int, rng: np.random.Generator) -> Combinations:
-    return tuple(combinations[place] for place in sorted(rng.choice(len(combinations), num, replace=False)))
+    return tuple(
+        combinations[place] for place in sorted(rng.choice(len(combinations), num, replace=False))
+    )
 
 
 def _chosen(combinations: list[tuple[int, ...]], num_modules: int, choose: Any) -> Combinations:
@@ -162,7 +194,10 @@ def _last(rows) -> Any:
     told = {_key(describe(cell.run)): cell for scale in SEEDS for cell in plan(scale)}
     last = ledger.last(rows)
     cells = [told.get(_key(row)) for row in last.to_dict("records")]
-    last["lack"], last["arm"] = [cell and cell.lack for cell in cells], [cell and cell.arm for cell in cells]
+    last["lack"], last["arm"] = (
+        [cell and cell.lack for cell in cells],
+        [cell and cell.arm for cell in cells],
+    )
     return last.loc[last["lack"].notna(), ["run", "seed", "lack", "arm", "test/r2"]]
 
 
@@ -174,7 +209,12 @@ def _key(row: dict[str, Any]) -> tuple[str, str]:
 def summary(rows) -> dict[str, float]:
     """Mean R2 on unseen tasks, by what was lacking and what was added."""
     cells = _last(rows).groupby(["lack", "arm"])["test/r2"].mean()
-    return {f"{lack}, {arm} added": float(cells[lack, arm]) for lack in LACKS for arm in ARMS if (lack, arm) in cells}
+    return {
+        f"{lack}, {arm} added": float(cells[lack, arm])
+        for lack in LACKS
+        for arm in ARMS
+        if (lack, arm) in cells
+    }
 
 
 def figures(rows) -> dict:
@@ -221,11 +261,18 @@ def _claim(last, lack: str) -> ledger.Claim:
         "published": ledger.OURS,
         "control": "a balanced train set, where advice must make no difference",
     }
-    whole = last is not None and not np.isnan(ahead(last, lack)) and not np.isnan(ahead(last, "balanced"))
+    whole = (
+        last is not None
+        and not np.isnan(ahead(last, lack))
+        and not np.isnan(ahead(last, "balanced"))
+    )
 
     def passes(low: float, high: float) -> bool:
         frame: Any = last
-        learnt = frame.loc[(frame["lack"] == lack) & (frame["arm"] == "suggested"), "test/r2"].mean() > LEARNT
+        learnt = (
+            frame.loc[(frame["lack"] == lack) & (frame["arm"] == "suggested"), "test/r2"].mean()
+            > LEARNT
+        )
         even = abs(ahead(frame, "balanced")) <= EVEN
         return bool(learnt and even and (control or low > 0))
 

@@ -53,11 +53,19 @@ STUDENTS: dict[str, tuple[tuple[int, ...], int, int, int, float]] = {
 SEEDS = {"tiny": 2, "small": 2, "full": 4}
 FRACTIONS = {"tiny": (0.5,), "small": (0.25,), "full": (0.25, 0.5, 0.9)}  # of instructions held out
 GROUPS = {"tiny": (2, 2), "small": (3, 3), "full": (5, 5)}  # of operations that are never mixed
-SAMPLES = {"tiny": (2, 4), "small": (8, 32), "full": (8, 64)}  # lists of an instruction that are read, and judged
+SAMPLES = {
+    "tiny": (2, 4),
+    "small": (8, 32),
+    "full": (8, 64),
+}  # lists of an instruction that are read, and judged
 RANDOM, APART = "random", "never mixed"
 MIXED = (0.05, 0.95)  # of unseen answers are wrong: below and above there is nothing to rank
 NONE = 0.1  # rank correlation that counts as none
-STRONG, TOLD, WORKS = 0.7, 0.8, 0.9  # a rank correlation, an AUROC and a share of right answers that would be of use
+STRONG, TOLD, WORKS = (
+    0.7,
+    0.8,
+    0.9,
+)  # a rank correlation, an AUROC and a share of right answers that would be of use
 STUDENT = ["width", "support", "frac_test", "seed"]  # what tells one from another
 PREDICTORS = {
     "answer": "read from the best read layer",
@@ -86,9 +94,15 @@ def students(scale: str) -> list[dict[str, Any]]:
     from recombine.parts.supports.random import Random
 
     tasks = Language(*LANGUAGES[scale]).tasks()
-    apart = [Disconnected(GROUPS[scale]).parts(tasks, generator(s, "apart"), 0.5) for s in range(SEEDS[scale])]
+    apart = [
+        Disconnected(GROUPS[scale]).parts(tasks, generator(s, "apart"), 0.5)
+        for s in range(SEEDS[scale])
+    ]
     as_many = float(np.mean([(parts == 2).mean() for parts in apart]))
-    found = [{"support": APART, "seed": seed, "parts": parts, "frac_test": as_many} for seed, parts in enumerate(apart)]
+    found = [
+        {"support": APART, "seed": seed, "parts": parts, "frac_test": as_many}
+        for seed, parts in enumerate(apart)
+    ]
     for fraction in sorted((*FRACTIONS[scale], as_many)):
         for seed in range(SEEDS[scale]):
             parts = Random().parts(tasks, generator(seed, "support"), fraction)
@@ -99,15 +113,28 @@ def students(scale: str) -> list[dict[str, Any]]:
 def measure(scale: str, width: int) -> list[dict[str, Any]]:
     """Train all students of a width, and compare what is read from each with what it gets wrong."""
     try:
-        from recombine.experiments.instrument._instructions.student import Sentences, Size, Students, one_thread
+        from recombine.experiments.instrument._instructions.student import (
+            Sentences,
+            Size,
+            Students,
+            one_thread,
+        )
 
-        importlib.import_module("transformers")  # only after torch, or it would not look for it again
+        importlib.import_module(
+            "transformers"
+        )  # only after torch, or it would not look for it again
     except ModuleNotFoundError as error:
-        raise InputError(f"{error.name} is not installed: pip install 'recombine[torch]'") from error
+        raise InputError(
+            f"{error.name} is not installed: pip install 'recombine[torch]'"
+        ) from error
     from recombine.experiments.instrument._instructions.grammar import Language
     from recombine.experiments.instrument._instructions.reading import look
 
-    language, who, (num_read, num_judged) = Language(*LANGUAGES[scale]), students(scale), SAMPLES[scale]
+    language, who, (num_read, num_judged) = (
+        Language(*LANGUAGES[scale]),
+        students(scale),
+        SAMPLES[scale],
+    )
     seeds, parts = [one["seed"] for one in who], [one.pop("parts") for one in who]
     train, size = [np.flatnonzero(one == 1) for one in parts], Size(width, *STUDENTS[scale][1:])
     with one_thread():
@@ -119,16 +146,25 @@ def measure(scale: str, width: int) -> list[dict[str, Any]]:
         failed = wrong.float().mean(dim=-1).cpu().numpy()
         asked, _ = new.all(len(who), num_read)
         written, doubt = (found.cpu().numpy() for found in group.answer(asked))
-        told, doubts = np.concatenate([asked.cpu(), written[..., :-1]], axis=-1), doubt.reshape(*failed.shape, -1)
+        told, doubts = (
+            np.concatenate([asked.cpu(), written[..., :-1]], axis=-1),
+            doubt.reshape(*failed.shape, -1),
+        )
         known = zip(parts, told, doubts.mean(axis=-1), failed, strict=True)
-        return [who[i] | row for i, seen in enumerate(known) for row in look(group, i, seeds[i], *seen)]
+        return [
+            who[i] | row for i, seen in enumerate(known) for row in look(group, i, seeds[i], *seen)
+        ]
 
 
 def _students(rows: Any) -> Any:
     """Rows of students, with how well the number of operations alone ranks their unseen instructions."""
     found, asked = rows[rows["what"] == "student"], rows[rows["what"] == "instruction"]
-    told = {who: rank_correlation(one["num_hot"], one["failed"]) for who, one in asked.groupby(STUDENT)}
-    return found.assign(**{"length/spearman": [told.get(tuple(who), np.nan) for who in found[STUDENT].to_numpy()]})
+    told = {
+        who: rank_correlation(one["num_hot"], one["failed"]) for who, one in asked.groupby(STUDENT)
+    }
+    return found.assign(
+        **{"length/spearman": [told.get(tuple(who), np.nan) for who in found[STUDENT].to_numpy()]}
+    )
 
 
 def mixed(rows: Any) -> Any:
@@ -141,7 +177,9 @@ def _mean(column: str, minus: str | None = None) -> Any:
     """The mean over students of a column, or of its difference from another; NaN without students, or without it."""
     there = [column, minus] if minus else [column]
     sign = np.array([1, -1])[: len(there)]
-    return lambda frame: float((frame.reindex(columns=there) * sign).sum(axis=1, skipna=False).mean())
+    return lambda frame: float(
+        (frame.reindex(columns=there) * sign).sum(axis=1, skipna=False).mean()
+    )
 
 
 def summary(rows) -> dict[str, float]:
@@ -149,7 +187,9 @@ def summary(rows) -> dict[str, float]:
     found = {}
     for (width, support, held), frame in _students(rows).groupby(["width", "support", "frac_test"]):
         found[f"width {width}, {support}, {held:.0%} held out: right"] = float(frame["test"].mean())
-    means = {f"rank correlation, {name}": _mean(f"{name}/spearman")(mixed(rows)) for name in PREDICTORS}
+    means = {
+        f"rank correlation, {name}": _mean(f"{name}/spearman")(mixed(rows)) for name in PREDICTORS
+    }
     return found | {name: float(value) for name, value in means.items() if not pd.isna(value)}
 
 
@@ -158,7 +198,12 @@ def figures(rows) -> dict[str, Any]:
     who, ranked = _students(rows), mixed(rows)
     drawn = {
         "right": figure.lines(
-            who.assign(of=[f"{one}, width {width}" for one, width in zip(who["support"], who["width"], strict=True)]),
+            who.assign(
+                of=[
+                    f"{one}, width {width}"
+                    for one, width in zip(who["support"], who["width"], strict=True)
+                ]
+            ),
             "num_train",
             "test",
             "of",
@@ -171,7 +216,10 @@ def figures(rows) -> dict[str, Any]:
     if ranked.empty:
         return drawn
     there = {name: PREDICTORS[name] for name in DRAWN if f"{name}/spearman" in ranked}
-    parts = [ranked.assign(predictor=told, found=ranked[f"{name}/spearman"]) for name, told in there.items()]
+    parts = [
+        ranked.assign(predictor=told, found=ranked[f"{name}/spearman"])
+        for name, told in there.items()
+    ]
     whole = pd.concat(parts, ignore_index=True).assign(held=_held)
     whole["predictor"] = pd.Categorical(whole["predictor"], list(there.values()))
     drawn["rank"] = figure.bars(
@@ -186,7 +234,11 @@ def figures(rows) -> dict[str, Any]:
     asked = rows[rows["what"] == "instruction"].merge(ranked[STUDENT], on=STUDENT)
     by = "whole" if "whole" in asked else "answer"
     place = asked.groupby(STUDENT)[by].rank(pct=True)  # within each student
-    fifths = asked.assign(fifth=np.ceil(5 * place)).groupby([*STUDENT, "fifth"], as_index=False)["failed"].mean()
+    fifths = (
+        asked.assign(fifth=np.ceil(5 * place))
+        .groupby([*STUDENT, "fifth"], as_index=False)["failed"]
+        .mean()
+    )
     drawn["fifths"] = figure.lines(
         fifths.assign(held=_held(fifths), fifth=fifths["fifth"].map("{:.0f}".format)),
         "fifth",
@@ -202,13 +254,17 @@ def figures(rows) -> dict[str, Any]:
 
 def _held(frame: Any) -> Any:
     """How much is held out, in words."""
-    return frame["frac_test"].map("{:.0%}".format) + np.where(frame["support"] == APART, f", {APART}", "")
+    return frame["frac_test"].map("{:.0%}".format) + np.where(
+        frame["support"] == APART, f", {APART}", ""
+    )
 
 
 def claims(rows) -> list[ledger.Claim]:
     """Unseen instructions are followed, a failing support fails, and activations tell which are not followed."""
     return (
-        [*_composing(None), *_ranking(None)] if rows is None else [*_composing(_students(rows)), *_ranking(mixed(rows))]
+        [*_composing(None), *_ranking(None)]
+        if rows is None
+        else [*_composing(_students(rows)), *_ranking(mixed(rows))]
     )
 
 
@@ -219,7 +275,9 @@ def _composing(who: Any) -> list[ledger.Claim]:
         return float(frame[frame["frac_test"] == frame["frac_test"].min()]["test"].mean())
 
     def gained(frame: Any) -> float:
-        return most(frame) - float(frame[frame["frac_test"] == frame["frac_test"].max()]["test"].mean())
+        return most(frame) - float(
+            frame[frame["frac_test"] == frame["frac_test"].max()]["test"].mean()
+        )
 
     def lost(frame: Any) -> float:
         alike = frame[frame["frac_test"].isin(frame[frame["support"] == APART]["frac_test"])]
@@ -236,14 +294,36 @@ def _composing(who: Any) -> list[ledger.Claim]:
     fails = "groups of operations never mixed: fewer unseen ones are followed than after as many random ones"
     paper, grows = "arXiv 2507.07207, on other students", "more data and width: more is composed"
     told: list[tuple[str, str, Any, Any, str, str, str]] = [
-        ("composes", works, drawn, most, "ours", ledger.OURS, "as many instructions without mixed groups"),
+        (
+            "composes",
+            works,
+            drawn,
+            most,
+            "ours",
+            ledger.OURS,
+            "as many instructions without mixed groups",
+        ),
         ("more instructions", more, drawn, gained, paper, grows, "steps and batches are the same"),
         ("width", wide, drawn, wider, paper, grows, "the same instructions and steps"),
-        ("failing support", fails, who, lost, paper, "disconnected supports fail", "as many random instructions"),
+        (
+            "failing support",
+            fails,
+            who,
+            lost,
+            paper,
+            "disconnected supports fail",
+            "as many random instructions",
+        ),
     ]
     found = []
     for name, statement, rows, statistic, source, published, control in told:
-        shared = {"name": name, "statement": statement, "source": source, "published": published, "control": control}
+        shared = {
+            "name": name,
+            "statement": statement,
+            "source": source,
+            "published": published,
+            "control": control,
+        }
         found.append(_judged(rows, statistic, _above(WORKS if name == "composes" else 0), **shared))
     return found
 
@@ -273,23 +353,48 @@ def _ranking(ranked: Any) -> list[ledger.Claim]:
         ("beyond length", many, _mean("answer/spearman", "length/spearman"), gains),
         ("beyond the text", twin, _mean("answer/spearman", "twin/spearman"), gains),
         ("beyond its doubt", doubt, _mean("answer/spearman", "doubt/spearman"), gains),
-        ("all layers", f"{whole} one of the best read layer", _mean("whole/spearman", "answer/spearman"), gains),
-        ("all, ranked well", f"{joined}, rank correlation above {STRONG:g}", all_of, _above(STRONG)),
+        (
+            "all layers",
+            f"{whole} one of the best read layer",
+            _mean("whole/spearman", "answer/spearman"),
+            gains,
+        ),
+        (
+            "all, ranked well",
+            f"{joined}, rank correlation above {STRONG:g}",
+            all_of,
+            _above(STRONG),
+        ),
         ("all, told apart", f"{joined}, AUROC above {TOLD:g}", _mean("whole/auroc"), _above(TOLD)),
         ("all, equally long", same, _mean("whole/longest/spearman"), _above(NONE)),
         ("all, counting", f"{whole} rare pairs", _mean("whole/spearman", "rarity/spearman"), gains),
-        ("all, doubt", f"{whole} the student's doubt", _mean("whole/spearman", "doubt/spearman"), gains),
+        (
+            "all, doubt",
+            f"{whole} the student's doubt",
+            _mean("whole/spearman", "doubt/spearman"),
+            gains,
+        ),
         ("all, length", f"{whole} their length", _mean("whole/spearman", "length/spearman"), gains),
-        ("all, text", f"{whole} its untrained twin", _mean("whole/spearman", "whole twin/spearman"), gains),
+        (
+            "all, text",
+            f"{whole} its untrained twin",
+            _mean("whole/spearman", "whole twin/spearman"),
+            gains,
+        ),
         ("all, control", mixed_up, _mean("whole control/spearman"), nothing),
         ("control", other, _mean("control/spearman"), nothing),
     ]
-    theirs, found = {"source": SOURCE, "published": "prompts of image models: decodability goes with success"}, []
+    theirs, found = (
+        {"source": SOURCE, "published": "prompts of image models: decodability goes with success"},
+        [],
+    )
     for name, statement, statistic, passes in told:
         is_one = name.endswith("control")
         ours = {"source": "control" if is_one else "ours", "published": ledger.OURS}
         shared = {"name": name, "statement": statement, "control": "" if is_one else other}
-        found.append(_judged(ranked, statistic, passes, **shared, **(theirs if name == "ranked" else ours)))
+        found.append(
+            _judged(ranked, statistic, passes, **shared, **(theirs if name == "ranked" else ours))
+        )
     return found
 
 

@@ -49,11 +49,20 @@ SEEDS = {"tiny": 1, "small": 3, "full": 3}
 # Widths and held-out fractions of each family's students.
 SIZES = {
     "tiny": {"Hyperteacher": ((8,), (0.5,)), "PreferenceGrid": ((8,), (0.5,))},
-    "small": {"Hyperteacher": ((32, 128), (0.25, 0.5, 0.75, 0.9)), "PreferenceGrid": ((128,), (0.5, 0.9))},
-    "full": {"Hyperteacher": ((128, 1024), (0.5, 0.75, 0.9, 0.95)), "PreferenceGrid": ((1024,), (0.75, 0.95))},
+    "small": {
+        "Hyperteacher": ((32, 128), (0.25, 0.5, 0.75, 0.9)),
+        "PreferenceGrid": ((128,), (0.5, 0.9)),
+    },
+    "full": {
+        "Hyperteacher": ((128, 1024), (0.5, 0.75, 0.9, 0.95)),
+        "PreferenceGrid": ((1024,), (0.75, 0.95)),
+    },
 }
 FAMILIES = dict.fromkeys(SIZES["full"], "family")
-DRAWS = {"Hyperteacher": 4, "PreferenceGrid": 16}  # of a task's weights, with the points of an evaluation each
+DRAWS = {
+    "Hyperteacher": 4,
+    "PreferenceGrid": 16,
+}  # of a task's weights, with the points of an evaluation each
 WORKS = 0.9  # of its own seen score, on unseen tasks: what such a student does we call generalising
 WORST = 0.05  # of a student's train tasks are worse than what counts as failed
 JUDGED = 0.2  # of the unseen tasks, whose outcomes are told
@@ -86,12 +95,24 @@ def student(scale: str, family: str, width: int, frac_test: float, seed: int) ->
     acting = Fast(0.03, 0.05, vector_rate=1.0)
     compact = PreferenceGrid(num_modules=8, num_features=8, observation="compact")
     settings: dict[tuple[str, str], dict[str, Any]] = {
-        ("tiny", "Hyperteacher"): {"family": Hyperteacher(5, 2, 4, 4, 4), "num_steps": 20, "num_tasks": 8},
-        ("tiny", "PreferenceGrid"): {"family": PreferenceGrid(5, 2, observation="compact"), "num_steps": 8},
-        ("small", "Hyperteacher"): {"family": Hyperteacher(10), "num_steps": 1500, "recipe": EARLIER_DEFAULT},
+        ("tiny", "Hyperteacher"): {
+            "family": Hyperteacher(5, 2, 4, 4, 4),
+            "num_steps": 20,
+            "num_tasks": 8,
+        },
+        ("tiny", "PreferenceGrid"): {
+            "family": PreferenceGrid(5, 2, observation="compact"),
+            "num_steps": 8,
+        },
+        ("small", "Hyperteacher"): {
+            "family": Hyperteacher(10),
+            "num_steps": 1500,
+            "recipe": EARLIER_DEFAULT,
+        },
         ("small", "PreferenceGrid"): {"family": compact, "num_steps": 1500, "recipe": acting},
         ("full", "Hyperteacher"): full | {"family": Hyperteacher(), "num_points": 4},
-        ("full", "PreferenceGrid"): full | {"family": PreferenceGrid(num_features=16), "recipe": acting},
+        ("full", "PreferenceGrid"): full
+        | {"family": PreferenceGrid(num_features=16), "recipe": acting},
     }
     depth = {"tiny": 2, "small": 3, "full": 4}[scale] if family == "Hyperteacher" else 2
     shared: Any = {"model": MLP((width,) * depth), "diagnostics": (), "num_evals": 1}
@@ -116,10 +137,14 @@ def measure(scale: str, **cell: Any) -> dict[str, Any]:
     row |= seen.compare_support(test, error, "support")
     mixed = seen.mixed(rng)
     row |= seen.compare(seen.probe(mixed, test, None), mixed, test, error, "control")
-    row |= seen.compare(seen.probe(seen.weights, test, None, "all"), seen.weights, test, error, "whole")
+    row |= seen.compare(
+        seen.probe(seen.weights, test, None, "all"), seen.weights, test, error, "whole"
+    )
     row |= seen.compare(seen.probe(mixed, test, None, "all"), mixed, test, error, "whole control")
     left = test.copy()
-    left[rng.choice(np.flatnonzero(test), max(1, round(JUDGED * test.sum())), replace=False)] = False
+    left[rng.choice(np.flatnonzero(test), max(1, round(JUDGED * test.sum())), replace=False)] = (
+        False
+    )
     judged = seen.probe(seen.weights, left, np.where(test, failed, np.nan))
     return row | seen.compare(judged, seen.weights, left, failed, "judged")
 
@@ -130,13 +155,19 @@ class Observed:
     def __init__(self, fitted: Fitted, draws: int):
         run, self.table = fitted.run, fitted.run.family.tasks()
         split, _ = make_split(run, run.family.modules(self.table))
-        lab = Laboratory(run, make_shared(run.family), split, Setting(fitted.world, fitted.encoding), fitted.net)
+        lab = Laboratory(
+            run, make_shared(run.family), split, Setting(fitted.world, fitted.encoding), fitted.net
+        )
 
         @jax.jit
         def look(key, rows):
             found = lab.look(key, rows)
             score = jax.vmap(run.family.score)(found.prediction, found.batch.y)
-            kept = {name: layer for name, layer in found.activations.items() if name.startswith("hidden")}
+            kept = {
+                name: layer
+                for name, layer in found.activations.items()
+                if name.startswith("hidden")
+            }
             return found.batch.task, score.get("r2", score.get("accuracy")), kept
 
         task, score, layers = look(new_key(run.seed), self.table.repeat(draws, axis=0))
@@ -146,7 +177,10 @@ class Observed:
         self.part[order[:train]], self.part[order[train : train + int(split.num_test)]] = 1, 2
         self.samples = draws * run.num_eval_points  # of each task
         self.number = np.arange(len(self.table)).repeat(self.samples)
-        self.layers = {name: np.asarray(layer).reshape(len(self.number), -1) for name, layer in sorted(layers.items())}
+        self.layers = {
+            name: np.asarray(layer).reshape(len(self.number), -1)
+            for name, layer in sorted(layers.items())
+        }
         self.weights = np.asarray(task).repeat(run.num_eval_points, axis=0)
 
     def mixed(self, rng: np.random.Generator) -> np.ndarray:
@@ -155,16 +189,24 @@ class Observed:
         for part in (1, 2):
             ring = rng.permutation(np.flatnonzero(self.part == part))
             partner[ring] = np.roll(ring, 1)
-        return self.weights.reshape(len(self.table), self.samples, -1)[partner].reshape(self.weights.shape)
+        return self.weights.reshape(len(self.table), self.samples, -1)[partner].reshape(
+            self.weights.shape
+        )
 
-    def probe(self, weights: np.ndarray, held: np.ndarray, outcomes: np.ndarray | None, by: Any = "best") -> Any:
+    def probe(
+        self, weights: np.ndarray, held: np.ndarray, outcomes: np.ndarray | None, by: Any = "best"
+    ) -> Any:
         """Probes that are fitted on all tasks but those held out; tasks are read by the best layer, or by all."""
         from recombine.probe import Decodability
 
         told = None if outcomes is None else outcomes[self.number]
-        return Decodability(layers=by).fit(self.layers, weights, self.number, held[self.number], told)
+        return Decodability(layers=by).fit(
+            self.layers, weights, self.number, held[self.number], told
+        )
 
-    def compare(self, probe: Any, weights: np.ndarray, tasks: np.ndarray, truth: np.ndarray, name: str) -> Any:
+    def compare(
+        self, probe: Any, weights: np.ndarray, tasks: np.ndarray, truth: np.ndarray, name: str
+    ) -> Any:
         """How well a probe ranks these tasks."""
         rows = tasks[self.number]
         new = {name: layer[rows] for name, layer in self.layers.items()}
@@ -177,7 +219,11 @@ class Observed:
 
         table = pd.DataFrame(self.table)
         rare = rarity(table[tasks], table[self.part == 1])
-        ranking = {"combination": np.flatnonzero(tasks).astype(str), "error": rare, "probability": np.nan}
+        ranking = {
+            "combination": np.flatnonzero(tasks).astype(str),
+            "error": rare,
+            "probability": np.nan,
+        }
         return _compared(pd.DataFrame(ranking), truth, name)
 
 
@@ -191,7 +237,9 @@ def _compared(ranking: pd.DataFrame, truth: np.ndarray, name: str) -> dict[str, 
 
 def _last(rows) -> Any:
     last = ledger.last(rows)
-    last["student"] = np.where(last["test"] >= WORKS * last["seen"], "generalises", "does not generalise")
+    last["student"] = np.where(
+        last["test"] >= WORKS * last["seen"], "generalises", "does not generalise"
+    )
     return last
 
 
@@ -202,7 +250,11 @@ def _mean(column: str, minus: str | None = None) -> Any:
 
 def summary(rows) -> dict[str, float]:
     """Mean rank correlations with the true error, by family and by whether the students generalise."""
-    groups = _last(rows).groupby(["family", "student"])[[f"{name}/spearman" for name in PREDICTORS]].mean()
+    groups = (
+        _last(rows)
+        .groupby(["family", "student"])[[f"{name}/spearman" for name in PREDICTORS]]
+        .mean()
+    )
     return {
         f"{family}, {kind}: {name.removesuffix('/spearman')}": float(value)
         for (family, kind), means in groups.iterrows()
@@ -213,7 +265,10 @@ def summary(rows) -> dict[str, float]:
 def figures(rows) -> dict[str, Any]:
     """Rank correlations by held-out fraction, and how far probabilities are off."""
     last = _last(rows)
-    parts = [last.assign(predictor=told, found=last[f"{name}/spearman"]) for name, told in PREDICTORS.items()]
+    parts = [
+        last.assign(predictor=told, found=last[f"{name}/spearman"])
+        for name, told in PREDICTORS.items()
+    ]
     whole, drawn = pd.concat(parts, ignore_index=True), {}
     for family, frame in whole.groupby("family"):
         drawn[f"rank-{family}"] = figure.lines(
@@ -226,9 +281,14 @@ def figures(rows) -> dict[str, Any]:
             y_title="rank correlation with the true error",
         )
     calibrated = {"train": "on train tasks", "judged": "on a fifth of the unseen tasks"}
-    parts = [last.assign(by=told, off=last[f"{name}/calibration_error"]) for name, told in calibrated.items()]
+    parts = [
+        last.assign(by=told, off=last[f"{name}/calibration_error"])
+        for name, told in calibrated.items()
+    ]
     drawn["calibration"] = figure.bars(
-        pd.concat(parts, ignore_index=True).assign(held=lambda frame: frame["frac_test"].map("{:.0%}".format)),
+        pd.concat(parts, ignore_index=True).assign(
+            held=lambda frame: frame["frac_test"].map("{:.0%}".format)
+        ),
         "held",
         "off",
         "by",
@@ -243,27 +303,52 @@ def claims(rows) -> list[ledger.Claim]:
     """Rankings better than chance and than counting, the control, and whether probabilities can be believed."""
     last = None if rows is None else _last(rows)
     kinds = {"does not generalise": "student", "generalises": "student"}
-    mine = {name: None if last is None else last[last[of] == name] for name, of in (FAMILIES | kinds).items()}
+    mine = {
+        name: None if last is None else last[last[of] == name]
+        for name, of in (FAMILIES | kinds).items()
+    }
     found = []
     for name in mine:
         students = f"{name} students" if name in FAMILIES else f"a student that {name}"
         statement = f"{students}: unseen tasks whose modules are read badly have the larger errors (rank correlation)"
         published = "prompts of image models: decodability goes with success"
         about = {"source": SOURCE, "published": published, "control": OTHER}
-        found.append(_judged(mine[name], "decoding", None, _above(NONE), name=name, statement=statement, **about))
-    for by, who, told in (("decoding", "", "activations rank"), ("whole", ", all layers", "all layers at once rank")):
+        found.append(
+            _judged(
+                mine[name], "decoding", None, _above(NONE), name=name, statement=statement, **about
+            )
+        )
+    for by, who, told in (
+        ("decoding", "", "activations rank"),
+        ("whole", ", all layers", "all layers at once rank"),
+    ):
         for name in FAMILIES:
-            statement = f"{name}: {told} unseen tasks better than how rare their pairs are in training"
-            about = {"name": f"{name}{who}, beyond counting", "control": "the baseline sees no activation"}
-            found.append(_judged(mine[name], by, "support", _above(0), statement=statement, **about))
+            statement = (
+                f"{name}: {told} unseen tasks better than how rare their pairs are in training"
+            )
+            about = {
+                "name": f"{name}{who}, beyond counting",
+                "control": "the baseline sees no activation",
+            }
+            found.append(
+                _judged(mine[name], by, "support", _above(0), statement=statement, **about)
+            )
     for name in kinds:
         statement = f"a student that {name}: all layers at once rank unseen tasks better than the best read layer"
-        about = {"name": f"{name}, all layers", "source": "ours, as in `instructions`", "control": OTHER}
-        found.append(_judged(mine[name], "whole", "decoding", _above(0), statement=statement, **about))
+        about = {
+            "name": f"{name}, all layers",
+            "source": "ours, as in `instructions`",
+            "control": OTHER,
+        }
+        found.append(
+            _judged(mine[name], "whole", "decoding", _above(0), statement=statement, **about)
+        )
     for by, all_of in (("control", ""), ("whole control", ", of all layers at once,")):
         statement = f"probes{all_of} of another task's modules predict nothing (rank correlation)"
         about = {"name": by, "statement": statement, "source": "control"}
-        found.append(_judged(last, by, None, lambda low, high: low > -NONE and high < NONE, **about))
+        found.append(
+            _judged(last, by, None, lambda low, high: low > -NONE and high < NONE, **about)
+        )
     return [*found, *(_calibrated(name, last) for name in ("train", "judged"))]
 
 
@@ -271,16 +356,27 @@ def _above(least: float) -> Any:
     return lambda low, high: low > least
 
 
-def _judged(mine: Any, by: str, minus: str | None, passes: Any, score: str = "spearman", **told: Any) -> ledger.Claim:
+def _judged(
+    mine: Any, by: str, minus: str | None, passes: Any, score: str = "spearman", **told: Any
+) -> ledger.Claim:
     enough = mine is not None and mine["seed"].nunique() > 1
     statistic = _mean(f"{by}/{score}", minus and f"{minus}/{score}")
     return ledger.judged(
-        mine if enough else None, statistic, passes, **({"source": "ours", "published": ledger.OURS} | told)
+        mine if enough else None,
+        statistic,
+        passes,
+        **({"source": "ours", "published": ledger.OURS} | told),
     )
 
 
 def _calibrated(by: str, last: Any) -> ledger.Claim:
     told, other = CALIBRATED if by == "train" else CALIBRATED[::-1]
-    statement = f"probabilities of a failure that were calibrated on {told} hold on (the other) unseen ones"
-    about = {"name": f"calibrated on {told}", "statement": statement, "control": f"calibrated on {other}"}
+    statement = (
+        f"probabilities of a failure that were calibrated on {told} hold on (the other) unseen ones"
+    )
+    about = {
+        "name": f"calibrated on {told}",
+        "statement": statement,
+        "control": f"calibrated on {other}",
+    }
     return _judged(last, by, None, lambda low, high: high < OFF, score="calibration_error", **about)

@@ -44,7 +44,11 @@ from recombine.sweeps.run import Run, sweep
 TITLE = "Tasks that are told incompletely: the student and the best predictor"
 CLOSE = 0.05  # what counts as even, in R2
 FAILS = 0.5  # R2 below which a task counts as not known
-FRACTIONS = {"tiny": (0, 0.5, 1), "small": (0, 0.25, 0.5, 0.75, 1), "full": (0, 0.1, 0.25, 0.5, 0.75, 0.9, 1)}
+FRACTIONS = {
+    "tiny": (0, 0.5, 1),
+    "small": (0, 0.25, 0.5, 0.75, 1),
+    "full": (0, 0.1, 0.25, 0.5, 0.75, 0.9, 1),
+}
 PAIRS = {"tiny": (1, 2), "small": (1, 2, 10), "full": (1, 2, 5, 10, 20, 50)}
 SEEDS = {"tiny": 1, "small": 3, "full": 3}
 MODULES = {"tiny": 5, "small": 8, "full": 16}
@@ -53,7 +57,11 @@ COLUMNS = {  # of each side
     "best": "BayesCeiling/{}/all/r2",
     "bet": "BayesCeiling/{}/train/r2",
 }
-NAMES = {"student": "student", "best": "mean of all tasks that agree", "bet": "mean of train tasks that agree"}
+NAMES = {
+    "student": "student",
+    "best": "mean of all tasks that agree",
+    "bet": "mean of train tasks that agree",
+}
 SOURCE = "ours; an open question of arXiv 2507.07207 (limitations)"
 
 
@@ -120,7 +128,11 @@ def above_the_bet(rows) -> float:
 def pairs_needed(rows) -> float:
     """Pairs with which the student comes within CLOSE of what it scores with the most, on unseen tasks."""
     student = _curve(rows, "pairs", "test").drop(index=0.0, errors="ignore")["student"]
-    return statistics.needed(student.index, student, student.iloc[-1] - CLOSE) if len(student) else math.nan
+    return (
+        statistics.needed(student.index, student, student.iloc[-1] - CLOSE)
+        if len(student)
+        else math.nan
+    )
 
 
 def untold(rows) -> float:
@@ -134,7 +146,9 @@ def summary(rows) -> dict[str, float]:
     found = {}
     for by, told in (("hidden", "{:.0%} hidden"), ("pairs", "pairs = {:g}")):
         for place, means in _curve(rows, by, "test").iterrows():
-            found |= {f"{told.format(place)}: {name}": float(means[name]) for name in ("student", "best")}
+            found |= {
+                f"{told.format(place)}: {name}": float(means[name]) for name in ("student", "best")
+            }
     return found
 
 
@@ -153,7 +167,9 @@ def figures(rows) -> dict:
             y_title=f"R² on {tasks}",
         )
     paired = _melted(last[last["pairs"].notna()], "test", "pairs")
-    paired["pairs"] = paired["pairs"].map("{:g}".format).astype(pd.CategoricalDtype(_spelled(paired["pairs"])))
+    paired["pairs"] = (
+        paired["pairs"].map("{:g}".format).astype(pd.CategoricalDtype(_spelled(paired["pairs"])))
+    )
     drawn["pairs"] = figure.lines(
         paired[paired["predictor"] != NAMES["bet"]],
         "pairs",
@@ -173,7 +189,9 @@ def _spelled(numbers: pd.Series) -> list[str]:
 def _melted(frame, side: str, by: str) -> Any:
     """A row for every run and predictor."""
     columns = {column.format(side): NAMES[name] for name, column in COLUMNS.items()}
-    long = frame.rename(columns=columns).melt([by, "run"], list(columns.values()), "predictor", "r2")
+    long = frame.rename(columns=columns).melt(
+        [by, "run"], list(columns.values()), "predictor", "r2"
+    )
     long["predictor"] = long["predictor"].astype(pd.CategoricalDtype(list(columns.values())))
     return long
 
@@ -182,7 +200,14 @@ def claims(rows) -> list:
     """Near the best, on train and on unseen tasks; ahead of a bet; pairs that are needed; and nothing from nothing."""
     if rows is not None:  # few columns: intervals draw from them again and again
         kept = [column.format(side) for column in COLUMNS.values() for side in ("seen", "test")]
-        about = ["run", "step", "seed", "family.num_modules", "encoding.frac_hidden", "encoding.num_pairs"]
+        about = [
+            "run",
+            "step",
+            "seed",
+            "family.num_modules",
+            "encoding.frac_hidden",
+            "encoding.num_pairs",
+        ]
         rows = rows[[column for column in (*about, *kept) if column in rows]]
     last = None if rows is None else _last(rows)
     hidden, pairs = (set() if last is None else set(last[by]) for by in ("hidden", "pairs"))
@@ -224,11 +249,17 @@ def _one_pair_tells(rows) -> bool:
     """Whether every number of pairs tells the task, none does not, and the student learned from the most."""
     curve = _curve(rows, "pairs", "test")
     given = curve.drop(index=0.0)
-    return bool((given["best"] > 0.99).all() and curve["best"][0.0] < FAILS < given["student"].iloc[-1])
+    return bool(
+        (given["best"] > 0.99).all() and curve["best"][0.0] < FAILS < given["student"].iloc[-1]
+    )
 
 
 def _claim(
-    name: str, rows, statistic: statistics.Statistic, passes: Callable[[float, float], bool], statement: str
+    name: str,
+    rows,
+    statistic: statistics.Statistic,
+    passes: Callable[[float, float], bool],
+    statement: str,
 ) -> ledger.Claim:
     return ledger.judged(
         rows,

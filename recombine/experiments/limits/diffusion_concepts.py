@@ -61,7 +61,13 @@ SIZES: dict[str, dict[str, Any]] = {
     "small": {"num_steps": 0, "batch": 0, "per": 4, "to_image": 10, "judged": 0},
     "full": {"num_steps": 3000, "batch": 64, "per": 16, "to_image": 25, "judged": 4000},
 }
-OF_CUBE = {"num_steps": 2000, "batch": 32, "per": 24, "to_image": 20, "judged": 800}  # at full scale
+OF_CUBE = {
+    "num_steps": 2000,
+    "batch": 32,
+    "per": 24,
+    "to_image": 20,
+    "judged": 800,
+}  # at full scale
 THINGS = (18, 36, 72)  # of 108 combinations
 GRID = [(split, 4, 16) for split in CUBE]
 GRID += [("things", num, 32) for num in THINGS]
@@ -69,7 +75,9 @@ GRID += [("things", num, 64) for num in THINGS]
 GRID += [("crowd", num, 64) for num in (40, 160)]
 GRID += [("things", num, 16) for num in THINGS]
 WANTED = {"tiny": [("things", 100, 8)], "small": [("things", 36, 32)], "full": GRID}
-SHOWN = {"things": (0, 32), "crowd": (0, 64)} | dict.fromkeys(CUBE, (0, 0))  # seed and width, of kept images
+SHOWN = {"things": (0, 32), "crowd": (0, 64)} | dict.fromkeys(
+    CUBE, (0, 0)
+)  # seed and width, of kept images
 SEEDS = {"tiny": 1, "small": 1, "full": 3}
 
 
@@ -78,7 +86,10 @@ def cells(scale: str) -> list[dict[str, Any]]:
     names = ("scenes", "num_train", "width", "seed")
     listed = [(*one, seed) for one in WANTED[scale] for seed in range(SEEDS[scale])]
     shown = [scale != "full" or (seed, width) == SHOWN[scenes] for scenes, _, width, seed in listed]
-    named = [dict(zip(names, one, strict=True)) | {"shown": kept} for one, kept in zip(listed, shown, strict=True)]
+    named = [
+        dict(zip(names, one, strict=True)) | {"shown": kept}
+        for one, kept in zip(listed, shown, strict=True)
+    ]
     return [cell | (OF_CUBE if cell["scenes"] in CUBE else SIZES[scale]) for cell in named]
 
 
@@ -89,7 +100,9 @@ def measure(folder: Path, tell: Callable[[str], None], **cell: Any) -> list[dict
 
     full = cells("full")
     rows = study(cell, full if cell in full else [cell], folder, tell)
-    return [{name if "/" in name else MADE + name: value for name, value in row.items()} for row in rows]
+    return [
+        {name if "/" in name else MADE + name: value for name, value in row.items()} for row in rows
+    ]
 
 
 def _plain(rows: Any) -> Any:
@@ -105,12 +118,16 @@ def _cube(rows: Any, split: str) -> Any:
 def summary(rows) -> dict[str, float]:
     """How many images are right, by student; how well failures were expected; the judge's own accuracy."""
     found, rows = {}, _plain(rows)
-    for _, one in made_rows.students(rows, *SCENES, *CUBE).groupby(["scenes", "num_train", "width"]):
+    for _, one in made_rows.students(rows, *SCENES, *CUBE).groupby(
+        ["scenes", "num_train", "width"]
+    ):
         name = "{scenes}, {num_train} trained, width {width}".format(**one.iloc[0])
         found[f"{name}: right, unseen"] = float(one["unseen"].mean())
         if one.get("expected/rank", pd.Series(dtype=float)).notna().any():
             found[f"{name}: rank correlation"] = float(one["expected/rank"].mean())
-    return found | {f"judge of {name}": float(one["judge"].mean()) for name, one in rows.groupby("scenes")}
+    return found | {
+        f"judge of {name}": float(one["judge"].mean()) for name, one in rows.groupby("scenes")
+    }
 
 
 def figures(rows) -> dict:
@@ -145,7 +162,9 @@ def figures(rows) -> dict:
         kept = one[one["images"].astype(bool)]  # one seed and width: hundreds of points are enough
         drawn[f"{scenes}-images"] = _sheet(kept, scenes)
         drawn[f"{scenes}-expected"] = figure.scatter(
-            kept.assign(failure=1 - kept["right"], trained=kept["num_train"].astype(str) + " trained"),
+            kept.assign(
+                failure=1 - kept["right"], trained=kept["num_train"].astype(str) + " trained"
+            ),
             "expected",
             "failure",
             "trained",
@@ -161,8 +180,12 @@ def _sheet(unseen: Any, scenes: str) -> Any:
     """Images of unseen combinations beside what was expected of them, those first that are expected to fail."""
     spread = unseen.groupby("num_train")["right"].std()
     shown = unseen[unseen["num_train"] == spread.idxmax()].sort_values("expected", ascending=False)
-    captions = [_caption(row, place, len(shown)) for place, row in enumerate(shown.to_dict("records"))]
-    pictures = pd.DataFrame({"image": shown["images"], "caption": captions, "good": shown["right"] >= 0.5})
+    captions = [
+        _caption(row, place, len(shown)) for place, row in enumerate(shown.to_dict("records"))
+    ]
+    pictures = pd.DataFrame(
+        {"image": shown["images"], "caption": captions, "good": shown["right"] >= 0.5}
+    )
     about = "{num_train} trained, width {width}".format(**shown.iloc[0])
     title = f"Unseen {scenes}, worst expected first: {about}"
     return gallery.sheet(pictures, title, tall=0.4)
@@ -181,7 +204,11 @@ def claims(rows) -> list:
         told = None if rows is None else made_rows.students(rows, scenes)
         for name, least in (("rank", RANK), ("auroc", AUROC)):
             made += [_expected(told, scenes, name, least), _beyond(told, scenes, name)]
-            made.append(_together(None if rows is None else made_rows.last(rows, scenes), scenes, name, least))
+            made.append(
+                _together(
+                    None if rows is None else made_rows.last(rows, scenes), scenes, name, least
+                )
+            )
         made.append(
             _claim(
                 f"{scenes}: product",
@@ -192,7 +219,9 @@ def claims(rows) -> list:
                 lambda low, high: high <= CLOSE,
             )
         )
-        sizes = {"num_train": "More train combinations"} | ({"width": "Wider networks"} if scenes == "things" else {})
+        sizes = {"num_train": "More train combinations"} | (
+            {"width": "Wider networks"} if scenes == "things" else {}
+        )
         for size, more in sizes.items():
             made.append(
                 _claim(
@@ -246,12 +275,16 @@ def _of_cube(rows: Any) -> list[ledger.Claim]:
     ]
 
 
-def _claim(name: str, statement: str, about: tuple[str, str, str], frame: Any, statistic: Any, fine: Any) -> Any:
+def _claim(
+    name: str, statement: str, about: tuple[str, str, str], frame: Any, statistic: Any, fine: Any
+) -> Any:
     source, published, control = about
     measured = interval = holds = None
     if frame is not None and len(frame) and np.isfinite(found := statistic(frame)):
         measured, interval = found, statistics.over_seeds(frame, statistic)
-        holds = bool(fine(*interval)) if np.isfinite(interval).all() else None  # one seed judges nothing
+        holds = (
+            bool(fine(*interval)) if np.isfinite(interval).all() else None
+        )  # one seed judges nothing
     return ledger.Claim(name, statement, source, published, measured, holds, control, interval)
 
 
@@ -265,7 +298,11 @@ def _expected(students: Any, scenes: str, name: str, least: float) -> Any:
     return _claim(
         f"{scenes}: {name}",
         f"Unseen {scenes} whose parts are read badly fail ({NAMES[name]}, mean over models)",
-        (PAPER, f"decodability goes with success; here {least:g}", "probes of other combinations' factors"),
+        (
+            PAPER,
+            f"decodability goes with success; here {least:g}",
+            "probes of other combinations' factors",
+        ),
         students,
         mean,
         lambda low, high: low >= least and mean(students, "control") < (least + chance) / 2,

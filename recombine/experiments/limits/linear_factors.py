@@ -47,7 +47,9 @@ LITTLE = 0.05  # R2; the published mark for what more samples may add, and what 
 NOTHING = 0.1  # R2 below which nothing is explained
 WIDTHS = decodability.WIDTHS
 SEEDS = {"tiny": 1, "small": 3, "full": 3}
-ENCODINGS = {"tiny": [Identity()]} | {scale: [Identity(), IntervalShuffle()] for scale in ("small", "full")}
+ENCODINGS = {"tiny": [Identity()]} | {
+    scale: [Identity(), IntervalShuffle()] for scale in ("small", "full")
+}
 TIMES = 4  # as many points of each task
 PROBES = {
     "raw": "Factorization/deepest/test/r2",
@@ -67,9 +69,15 @@ TOLD = {
 def runs(scale: str) -> list[Run]:
     """Encoding x width x held-out fraction x seed, trained and untrained; and the widest student with more samples."""
     axes = {"frac_test": decodability.FRACTIONS[scale], "seed": range(SEEDS[scale])}
-    sizes = [(width,) * (2 if scale == "tiny" else 4 if scale == "full" else 3) for width in WIDTHS[scale]]
+    sizes = [
+        (width,) * (2 if scale == "tiny" else 4 if scale == "full" else 3)
+        for width in WIDTHS[scale]
+    ]
     trained = sweep(_base(scale), encoding=ENCODINGS[scale], model__widths=sizes, **axes)
-    more = put(trained[0], {"model.widths": sizes[-1], "num_points": TIMES * trained[0].num_points, "diagnostics": ()})
+    more = put(
+        trained[0],
+        {"model.widths": sizes[-1], "num_points": TIMES * trained[0].num_points, "diagnostics": ()},
+    )
     axes["frac_test"] = axes["frac_test"][1::2]
     return [*trained, *map(decodability.untrained, trained), *sweep(more, **axes)]
 
@@ -79,7 +87,9 @@ def _base(scale: str) -> Run:
         shared = {"num_tasks": 512, "num_points": 4, "num_evals": 1, "recipe": EARLIER_FAST}
         return paper(num_steps=5000, diagnostics=(LinearDecodability(), Factorization()), **shared)
     if scale == "small":
-        return Run(recipe=EARLIER_DEFAULT, num_evals=1, diagnostics=(LinearDecodability(), Factorization()))
+        return Run(
+            recipe=EARLIER_DEFAULT, num_evals=1, diagnostics=(LinearDecodability(), Factorization())
+        )
     probes = LinearDecodability(32, 32, 32), Factorization(32, 32, 32)
     family = Hyperteacher(num_modules=5, num_hot=2, d_input=4, d_hidden=4, num_outputs=4)
     return Run(family, num_steps=20, num_evals=1, diagnostics=probes, num_eval_tasks=32)
@@ -122,8 +132,12 @@ def diversity(last) -> float:
 def volume(last) -> float:
     """The most that more samples add to a student, over numbers of combinations."""
     again, usual = last[last["samples"] > 1], _students(last)
-    usual = usual[usual["student"].isin(again["student"]) & usual["frac_test"].isin(again["frac_test"])]
-    gains = again.groupby("frac_test")["test/r2"].mean() - usual.groupby("frac_test")["test/r2"].mean()
+    usual = usual[
+        usual["student"].isin(again["student"]) & usual["frac_test"].isin(again["frac_test"])
+    ]
+    gains = (
+        again.groupby("frac_test")["test/r2"].mean() - usual.groupby("frac_test")["test/r2"].mean()
+    )
     return float(gains.max()) if len(again) == len(usual) > 0 else math.nan
 
 
@@ -132,11 +146,16 @@ def summary(rows) -> dict[str, float]:
     last = _last(rows)
     students = _students(last)
     found = {f"rank correlation, {name}": rank(students, column) for name, column in PROBES.items()}
-    found |= {f"rank correlation, {name}, alike": alike(students, column) for name, column in PROBES.items()}
+    found |= {
+        f"rank correlation, {name}, alike": alike(students, column)
+        for name, column in PROBES.items()
+    }
     for layer in decodability.by_layer(students, ["run"], "Factorization")["layer"].cat.categories:
         found[f"rank correlation, {layer}"] = rank(students, f"Factorization/{layer}/test/r2")
     found["most that shuffled tasks explain"] = float(students[SHUFFLED].max())
-    found["|cos| across modules, students above .9"] = float(students[students["test/r2"] > 0.9][ACROSS].mean())
+    found["|cos| across modules, students above .9"] = float(
+        students[students["test/r2"] > 0.9][ACROSS].mean()
+    )
     return found | {"added by combinations": diversity(last), "added by samples": volume(last)}
 
 
@@ -144,22 +163,52 @@ def figures(rows) -> dict:
     """The sum of parts, decodability and orthogonality against generalisation; combinations against samples."""
     last = _last(rows)
     drawn = {
-        "raw": (PROBES["raw"], "How far layers are sums of parts, against generalisation", "R² of the sum of parts"),
-        "whitened": (PROBES["whitened"], "The same, every direction counting alike", "R² of the sum, whitened"),
-        "decodability": (PROBES["decodability"], "Linear decodability against generalisation", "decodability (R²)"),
-        "untrained": (PROBES["untrained twin"], "The same sums in untrained twins", "R² of the sum, untrained twin"),
-        "orthogonal": (ACROSS, "How parallel parts of different modules are", "mean |cos| between modules"),
+        "raw": (
+            PROBES["raw"],
+            "How far layers are sums of parts, against generalisation",
+            "R² of the sum of parts",
+        ),
+        "whitened": (
+            PROBES["whitened"],
+            "The same, every direction counting alike",
+            "R² of the sum, whitened",
+        ),
+        "decodability": (
+            PROBES["decodability"],
+            "Linear decodability against generalisation",
+            "decodability (R²)",
+        ),
+        "untrained": (
+            PROBES["untrained twin"],
+            "The same sums in untrained twins",
+            "R² of the sum, untrained twin",
+        ),
+        "orthogonal": (
+            ACROSS,
+            "How parallel parts of different modules are",
+            "mean |cos| between modules",
+        ),
     }
     x_title = "R² on unseen combinations"
     found = {
-        name: figure.scatter(_students(last), "test/r2", column, "student", title=title, x_title=x_title, y_title=told)
+        name: figure.scatter(
+            _students(last),
+            "test/r2",
+            column,
+            "student",
+            title=title,
+            x_title=x_title,
+            y_title=told,
+        )
         for name, (column, title, told) in drawn.items()
         if column in last and last[column].notna().any()
     }
     again = last[last["samples"] > 1]
     both = last[last["student"].isin(again["student"]) & last["frac_test"].isin(again["frac_test"])]
     found["volume"] = figure.lines(
-        both.assign(samples=both["samples"].map({1: "usual samples", TIMES: f"{TIMES} times the samples"})),
+        both.assign(
+            samples=both["samples"].map({1: "usual samples", TIMES: f"{TIMES} times the samples"})
+        ),
         "support/num_train",
         "test/r2",
         "samples",
@@ -176,11 +225,18 @@ def claims(rows) -> list:
     last = None if rows is None else _last(rows)
     students = None if last is None else _students(last)
     made = [_rank(students, *case) for case in (*((name, AMONG) for name in TOLD), ("raw", ALIKE))]
-    return [*made, *(_ahead(students, among) for among in (AMONG, ALIKE)), *_controls(students), *_drivers(last)]
+    return [
+        *made,
+        *(_ahead(students, among) for among in (AMONG, ALIKE)),
+        *_controls(students),
+        *_drivers(last),
+    ]
 
 
 def _rank(students, name: str, among: tuple[str, Any]) -> ledger.Claim:
-    both = students is not None and bool((students["test/r2"] > 0.9).any() and (students["test/r2"] < 0.5).any())
+    both = students is not None and bool(
+        (students["test/r2"] > 0.9).any() and (students["test/r2"] < 0.5).any()
+    )
     return _claim(
         students,
         lambda frame: among[1](frame, PROBES[name]),

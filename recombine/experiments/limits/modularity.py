@@ -29,7 +29,11 @@ from recombine.sweeps.run import Run, sweep
 
 TITLE = "What explicit structure buys"
 TARGET = 0.9
-FRACTIONS = {"tiny": (0.4, 0.7), "small": (0.25, 0.5, 0.75, 0.9), "full": (0.5, 0.75, 0.9, 0.95, 0.98)}
+FRACTIONS = {
+    "tiny": (0.4, 0.7),
+    "small": (0.25, 0.5, 0.75, 0.9),
+    "full": (0.5, 0.75, 0.9, 0.95, 0.98),
+}
 SEEDS = {"tiny": 1, "small": 2, "full": 3}
 NAMES = {
     "MLP": "MLP",
@@ -44,9 +48,19 @@ SOURCE = "arXiv 2507.07207, section 3; Schug et al. 2024"
 def runs(scale: str) -> list[Run]:
     """Student x held-out fraction x seed; MLP and oracle also with a code that hides the sum."""
     width, d_hidden, family, sizes = {
-        "tiny": ((8,), 4, Hyperteacher(num_modules=5, num_hot=2), {"num_steps": 20, "num_tasks": 8}),
+        "tiny": (
+            (8,),
+            4,
+            Hyperteacher(num_modules=5, num_hot=2),
+            {"num_steps": 20, "num_tasks": 8},
+        ),
         "small": ((128,) * 3, 64, Hyperteacher(num_modules=8), {"num_steps": 1000}),
-        "full": ((1024,) * 4, 256, Hyperteacher(), {"num_steps": 5000, "num_tasks": 512, "num_points": 4}),
+        "full": (
+            (1024,) * 4,
+            256,
+            Hyperteacher(),
+            {"num_steps": 5000, "num_tasks": 512, "num_points": 4},
+        ),
     }[scale]
     students = [
         (MLP(width), [Identity(), IntervalShuffle()]),
@@ -58,7 +72,14 @@ def runs(scale: str) -> list[Run]:
         run
         for model, encodings in students
         for run in sweep(  # this rate is near the best of each student, by seen scores
-            Run(family=family, model=model, recipe=EARLIER_DEFAULT, diagnostics=(), num_evals=1, **sizes),
+            Run(
+                family=family,
+                model=model,
+                recipe=EARLIER_DEFAULT,
+                diagnostics=(),
+                num_evals=1,
+                **sizes,
+            ),
             encoding=encodings,
             frac_test=FRACTIONS[scale],
             seed=range(SEEDS[scale]),
@@ -68,8 +89,16 @@ def runs(scale: str) -> list[Run]:
 
 def _last(rows):
     last = ledger.last(rows)
-    kind = last["model"] + last["model.normalisation"].where(last["model"] == "Hypernetwork", "").radd(" ").str.rstrip()
-    last["student"] = kind.map(NAMES) + (last["encoding"] == "IntervalShuffle").map({True: SCRAMBLED, False: ""})
+    kind = (
+        last["model"]
+        + last["model.normalisation"]
+        .where(last["model"] == "Hypernetwork", "")
+        .radd(" ")
+        .str.rstrip()
+    )
+    last["student"] = kind.map(NAMES) + (last["encoding"] == "IntervalShuffle").map(
+        {True: SCRAMBLED, False: ""}
+    )
     return last
 
 
@@ -91,14 +120,27 @@ def figures(rows) -> dict:
     """Test R2 by the number of train tasks."""
     last = _last(rows)
     scrambled = last["student"].str.endswith(SCRAMBLED)
-    shared = {"x_title": "train tasks", "y_title": "R² on unseen tasks", "log_x": True, "by": "student"}
+    shared = {
+        "x_title": "train tasks",
+        "y_title": "R² on unseen tasks",
+        "log_x": True,
+        "by": "student",
+    }
     plain = last["student"].isin(["MLP", "oracle"])
     return {
         "students": figure.lines(
-            last[~scrambled], "support/num_train", "test/r2", title="Students by the number of train tasks", **shared
+            last[~scrambled],
+            "support/num_train",
+            "test/r2",
+            title="Students by the number of train tasks",
+            **shared,
         ),
         "control": figure.lines(
-            last[scrambled | plain], "support/num_train", "test/r2", title="Structure on a scrambled code", **shared
+            last[scrambled | plain],
+            "support/num_train",
+            "test/r2",
+            title="Structure on a scrambled code",
+            **shared,
         ),
     }
 
@@ -108,15 +150,33 @@ def claims(rows) -> list:
     lost = without = saved = fewer = failed = wrong = None
     if rows is not None:
         last, found = _last(rows), needs(rows)
-        most = last[last["frac_test"] == last["frac_test"].min()].groupby("student")["test/r2"].mean()
+        most = (
+            last[last["frac_test"] == last["frac_test"].min()].groupby("student")["test/r2"].mean()
+        )
         lost, saved = most["oracle"] - most["MLP"], statistics.ratio(found["MLP"], found["oracle"])
         scrambled = most["MLP" + SCRAMBLED]
         failed = scrambled - most["oracle" + SCRAMBLED]
-        without, fewer, wrong = most["MLP"] >= TARGET, (saved or 0) > 1.1, scrambled > 0.5 and failed > 0.2
+        without, fewer, wrong = (
+            most["MLP"] >= TARGET,
+            (saved or 0) > 1.1,
+            scrambled > 0.5 and failed > 0.2,
+        )
     told = {
-        "not needed": (lost, without, f"The MLP reaches R2 {TARGET} on unseen tasks (how much the oracle is ahead)"),
-        "saves data": (saved, fewer, "The MLP needs more train tasks than the oracle (times as many, at least)"),
-        "wrong structure": (failed, wrong, "With a scrambled code the MLP is ahead of the oracle (difference in R2)"),
+        "not needed": (
+            lost,
+            without,
+            f"The MLP reaches R2 {TARGET} on unseen tasks (how much the oracle is ahead)",
+        ),
+        "saves data": (
+            saved,
+            fewer,
+            "The MLP needs more train tasks than the oracle (times as many, at least)",
+        ),
+        "wrong structure": (
+            failed,
+            wrong,
+            "With a scrambled code the MLP is ahead of the oracle (difference in R2)",
+        ),
     }
     published = ("no modular design is needed", "structure helps with data", ledger.OURS)
     return [

@@ -21,7 +21,11 @@ from recombine.reporting import figure
 from recombine.sweeps.run import Run, sweep
 
 TITLE = "Four supports of six modules: which are enough?"
-SIZES = {"tiny": (16, 60, 1), "small": (128, 2000, 2), "full": (512, 10_000, 8)}  # width, steps, seeds
+SIZES = {
+    "tiny": (16, 60, 1),
+    "small": (128, 2000, 2),
+    "full": (512, 10_000, 8),
+}  # width, steps, seeds
 NAMES = {repr(combinations): name for name, combinations in FIXTURES.items()}
 
 
@@ -30,7 +34,10 @@ def runs(scale: str) -> list[Run]:
     width, num_steps, num_seeds = SIZES[scale]
     return sweep(
         Run(model=MLP(widths=(width,) * 3), num_steps=num_steps),
-        family=[Hyperteacher(num_modules=6, num_hot=2, weights=weights) for weights in ("khot", "discrete")],
+        family=[
+            Hyperteacher(num_modules=6, num_hot=2, weights=weights)
+            for weights in ("khot", "discrete")
+        ],
         support=[Listed(combinations=combinations) for combinations in FIXTURES.values()],
         seed=range(num_seeds),
     )
@@ -76,11 +83,22 @@ def _margin(found: dict[str, float] | None, weights: str, ahead: set[str]) -> fl
 def claims(rows) -> list:
     """Is the support labelled as sufficient ahead of the others, and are connected ones ahead of unconnected ones?"""
     found = None if rows is None else summary(rows)
-    labelled, connected = {name for name, label in LABELS.items() if label}, {"cycle", "singletons_cycle"}
+    labelled, connected = (
+        {name for name, label in LABELS.items() if label},
+        {"cycle", "singletons_cycle"},
+    )
     cases = {
         "khot labels": ("khot", labelled, "Only singletons + 6-cycle is enough, all-ones weights"),
-        "discrete labels": ("discrete", labelled, "Only singletons + 6-cycle is enough, drawn weights"),
-        "discrete connected": ("discrete", connected, "Connected supports are ahead of others, drawn weights"),
+        "discrete labels": (
+            "discrete",
+            labelled,
+            "Only singletons + 6-cycle is enough, drawn weights",
+        ),
+        "discrete connected": (
+            "discrete",
+            connected,
+            "Connected supports are ahead of others, drawn weights",
+        ),
     }
     made = []
     for name, (weights, ahead, statement) in cases.items():

@@ -55,14 +55,24 @@ SOURCE = "arXiv 2507.07207, section 4"
 PUBLISHED = 0.95
 MIN_GAIN = 0.1  # a layer is evidence if it explains this much more than the same layer of the untrained network
 HEADLINE = "pre2"
-LAYERS = {"pre1": "second", "pre2": "third", "pre3": "fourth"}  # hidden layers, before their nonlinearity
+LAYERS = {
+    "pre1": "second",
+    "pre2": "third",
+    "pre3": "fourth",
+}  # hidden layers, before their nonlinearity
 PUBLIC, ON_ALL = "LinearDecodability-paper", "LinearDecodability-all"
 ENCODINGS = scaling_width.ENCODINGS
 SHUFFLED = "ShuffledDecodability/best/test/r2"
 MAX_SHUFFLED = 0.1  # R2 below which nothing is decoded
-MAX_LOWEST = {"model size": 0.8}  # the worst student of a set must be below this; below .5 in the other sets
+MAX_LOWEST = {
+    "model size": 0.8
+}  # the worst student of a set must be below this; below .5 in the other sets
 ALIKE = 1e-4  # standard deviation of scores that do not differ: what is left below it is rounding
-FRACTIONS = {"tiny": (0.3, 0.7), "small": (0.125, 0.5, 0.8, 0.9), "full": (0.125, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98)}
+FRACTIONS = {
+    "tiny": (0.3, 0.7),
+    "small": (0.125, 0.5, 0.8, 0.9),
+    "full": (0.125, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98),
+}
 WIDTHS = {"tiny": (8,), "small": (16, 128), "full": (64, 256, 1024)}
 SEEDS = {"tiny": 1, "small": 3, "full": 8}
 DIAGNOSTICS = (
@@ -77,9 +87,20 @@ FIGURES = {
     "model size": "six encodings, four layers",
     "all students": "all students",
 }
-KEPT = ("run", "seed", "encoding", "model.widths", "frac_test", "recipe", "recipe.learning_rate", "diagnostics")
+KEPT = (
+    "run",
+    "seed",
+    "encoding",
+    "model.widths",
+    "frac_test",
+    "recipe",
+    "recipe.learning_rate",
+    "diagnostics",
+)
 KEPT += ("test/r2", SHUFFLED)
-SIZE_DIAGNOSTICS = "LinearDecodability, LinearDecodability"  # the stored column of the model-size sweep
+SIZE_DIAGNOSTICS = (
+    "LinearDecodability, LinearDecodability"  # the stored column of the model-size sweep
+)
 SETS = {
     "data": "identity encoding, widest MLP, several held-out fractions, fast recipe",
     "data, paper's recipe": "identity encoding, 4x1024, seven held-out fractions, AdamW, 100,000 steps",
@@ -93,7 +114,12 @@ SETS = {
 def runs(scale: str) -> list[Run]:
     """Encoding x width x held-out fraction x seed, trained and untrained; at full scale also by the paper's recipe."""
     axes = {"frac_test": FRACTIONS[scale], "seed": range(SEEDS[scale])}
-    trained = [run for base in _bases(scale) for width in WIDTHS[scale] for run in sweep(_wide(base, width), **axes)]
+    trained = [
+        run
+        for base in _bases(scale)
+        for width in WIDTHS[scale]
+        for run in sweep(_wide(base, width), **axes)
+    ]
     found = [*trained, *map(untrained, trained)]
     return [*found, *papers_recipe(), *model_size()] if scale == "full" else found
 
@@ -125,7 +151,10 @@ def _wide(base: Run, width: int) -> Run:
 
 def _bases(scale: str) -> list[Run]:
     if scale == "full":
-        plain = [paper_fast(encoding=encoding, diagnostics=DIAGNOSTICS) for encoding in (Identity(), IntervalShuffle())]
+        plain = [
+            paper_fast(encoding=encoding, diagnostics=DIAGNOSTICS)
+            for encoding in (Identity(), IntervalShuffle())
+        ]
         return [*plain, paper_fast(encoding=FewShot(), num_steps=8000, diagnostics=DIAGNOSTICS)]
     if scale == "small":
         return [
@@ -134,13 +163,24 @@ def _bases(scale: str) -> list[Run]:
         ]
     family = Hyperteacher(num_modules=5, num_hot=2, d_input=4, d_hidden=4, num_outputs=4)
     probes = tuple(replace(probe, num_fit=32, num_seen=32, num_test=32) for probe in DIAGNOSTICS)
-    return [Run(family, model=MLP((8, 8, 8)), num_steps=20, num_evals=1, diagnostics=probes, num_eval_tasks=32)]
+    return [
+        Run(
+            family,
+            model=MLP((8, 8, 8)),
+            num_steps=20,
+            num_evals=1,
+            diagnostics=probes,
+            num_eval_tasks=32,
+        )
+    ]
 
 
 def by_layer(last: Frame, keep: list[str], probe: str = "LinearDecodability") -> Any:
     """One line per run and layer, the layers from the code to the output in order: how well each tells the task."""
     found = layers_of(last, probe)
-    long: Any = last.melt(keep, list(found), "layer", "decodability r2").dropna(subset=["decodability r2"])
+    long: Any = last.melt(keep, list(found), "layer", "decodability r2").dropna(
+        subset=["decodability r2"]
+    )
     return long.assign(layer=pd.Categorical(long["layer"].map(found), list(found.values())))
 
 
@@ -177,7 +217,11 @@ def untrained_column(column: str) -> str:
 def students(rows: Frame) -> Frame:
     """The last row of every trained student, with its width and the probes of the same network before training."""
     last = ledger.last(rows)
-    probed = [column for column in last if re.fullmatch(rf"({PUBLIC}|{ON_ALL})/pre\d+/test/r2", str(column))]
+    probed = [
+        column
+        for column in last
+        if re.fullmatch(rf"({PUBLIC}|{ON_ALL})/pre\d+/test/r2", str(column))
+    ]
     # Few columns: intervals draw from them again and again.
     last = last[[column for column in last if column in (*KEPT, *probed)]]
     found = twins(last, {untrained_column(column): column for column in probed}, ["diagnostics"])
@@ -191,7 +235,9 @@ def of_set(last: Frame, name: str) -> Frame:
     if name == "data, paper's recipe":
         return last[by_paper]
     if name == "model size":
-        return last[sized & (last["model.widths"].str.count("x") == 3)]  # networks of two layers have no third layer
+        return last[
+            sized & (last["model.widths"].str.count("x") == 3)
+        ]  # networks of two layers have no third layer
     fast = last[~by_paper & ~sized]
     widest = fast["width"] == fast["width"].max()
     if name == "all students":  # none of them unless every encoding has its widest students
@@ -264,7 +310,9 @@ def figures(rows: Frame) -> dict:
                 chosen, untrained_column(headline), f"{title}, before training"
             )
         if name.startswith("data") and len(chosen) and on_all in chosen:
-            found[_key(f"{name}, probe of all tasks")] = _scatter(chosen, on_all, f"{title}, probe of all tasks")
+            found[_key(f"{name}, probe of all tasks")] = _scatter(
+                chosen, on_all, f"{title}, probe of all tasks"
+            )
     return found
 
 
@@ -297,7 +345,11 @@ def claims(rows: Frame | None) -> list[ledger.Claim]:
 
 def _layers(name: str) -> list[str]:
     """All three layers for the paper's own set, the headline for the others."""
-    return [HEADLINE, *(layer for layer in LAYERS if layer != HEADLINE)] if name.startswith("data") else [HEADLINE]
+    return (
+        [HEADLINE, *(layer for layer in LAYERS if layer != HEADLINE)]
+        if name.startswith("data")
+        else [HEADLINE]
+    )
 
 
 def _published(last: Frame | None, name: str, layer: str) -> ledger.Claim:
@@ -312,7 +364,10 @@ def _published(last: Frame | None, name: str, layer: str) -> ledger.Claim:
     control = f"the squared correlation for the untrained network must be at least {MIN_GAIN} lower"
     if chosen is not None and _has_baselines(chosen, column):
         slim = chosen[["seed", "test/r2", column]]
-        measured, interval = explained(chosen, column), over_seeds(slim, lambda frame: explained(frame, column))
+        measured, interval = (
+            explained(chosen, column),
+            over_seeds(slim, lambda frame: explained(frame, column)),
+        )
         before = explained(chosen, untrained_column(column))
         holds = _has_range(chosen, name) and interval[0] > PUBLISHED
         confounded = measured - before < MIN_GAIN
@@ -335,12 +390,18 @@ def _published(last: Frame | None, name: str, layer: str) -> ledger.Claim:
 def _has_baselines(chosen: Frame, column: str) -> bool:
     """Whether there are students, each with its decodability before and after training."""
     columns = [column, untrained_column(column)]
-    return len(chosen) >= 3 and set(columns) <= set(chosen) and bool(chosen[columns].notna().all(axis=None))
+    return (
+        len(chosen) >= 3
+        and set(columns) <= set(chosen)
+        and bool(chosen[columns].notna().all(axis=None))
+    )
 
 
 def _has_range(chosen: Frame, name: str) -> bool:
     """Whether students differ enough for a correlation to mean something."""
-    return bool((chosen["test/r2"] > 0.9).any() and (chosen["test/r2"] < MAX_LOWEST.get(name, 0.5)).any())
+    return bool(
+        (chosen["test/r2"] > 0.9).any() and (chosen["test/r2"] < MAX_LOWEST.get(name, 0.5)).any()
+    )
 
 
 def gain(statistic: Callable[[Frame, str], float], column: str) -> Callable[[Frame], float]:
@@ -388,13 +449,20 @@ def _probe_of_all_tasks(last: Frame | None) -> list[ledger.Claim]:
 
 
 def _gain_claim(
-    chosen: Frame | None, name: str, statement: str, statistic: Callable[[Frame, str], float], column: str
+    chosen: Frame | None,
+    name: str,
+    statement: str,
+    statistic: Callable[[Frame, str], float],
+    column: str,
 ) -> ledger.Claim:
     measured = interval = None
     note = ""
     if chosen is not None and _has_baselines(chosen, column):
         slim = chosen[["seed", "frac_test", "test/r2", column, untrained_column(column)]]
-        measured, interval = gain(statistic, column)(chosen), over_seeds(slim, gain(statistic, column))
+        measured, interval = (
+            gain(statistic, column)(chosen),
+            over_seeds(slim, gain(statistic, column)),
+        )
         own, before = statistic(chosen, column), statistic(chosen, untrained_column(column))
         note = f"r squared {own:.3f} trained, {before:.3f} untrained; {_spread(chosen, column)}"
     return ledger.Claim(
@@ -414,7 +482,11 @@ def _spread(chosen: Frame, column: str) -> str:
     failing = chosen.loc[chosen["test/r2"] < 0.5, column]
     generalizing = chosen.loc[chosen["test/r2"] > 0.9, column]
     before = chosen[untrained_column(column)].mean()
-    low = f"{failing.mean():.3f} where test R2 is below .5 ({len(failing)} students), " if len(failing) else ""
+    low = (
+        f"{failing.mean():.3f} where test R2 is below .5 ({len(failing)} students), "
+        if len(failing)
+        else ""
+    )
     return f"mean decodability {low}{generalizing.mean():.3f} where test R2 is above .9, {before:.3f} untrained"
 
 

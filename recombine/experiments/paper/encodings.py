@@ -27,7 +27,13 @@ import pandas as pd
 
 from recombine.basics.statistics import over_seeds
 from recombine.experiments import claim as ledger
-from recombine.experiments.paper.decodability import HEADLINE, LAYERS, by_layer, column_of, untrained
+from recombine.experiments.paper.decodability import (
+    HEADLINE,
+    LAYERS,
+    by_layer,
+    column_of,
+    untrained,
+)
 from recombine.parts.diagnostics.linear_decodability import LinearDecodability
 from recombine.parts.encodings.few_shot import FewShot
 from recombine.parts.encodings.identity import Identity
@@ -60,7 +66,10 @@ PUBLISHED = {
     "FewShot": (0.90, -0.23, 0.97),
 }
 # Input decoders that the released encoders give, run with the public code (docs/log.md).
-RELEASED = {"InvertibleNN": ".9987", "IntervalShuffle": "about 0 to .6, depending on the permutation drawn"}
+RELEASED = {
+    "InvertibleNN": ".9987",
+    "IntervalShuffle": "about 0 to .6, depending on the permutation drawn",
+}
 VARIANTS = {
     "InvertibleNN, scale 1": InvertibleNN(scale=1.0),
     "IntervalShuffle, keep_zero": IntervalShuffle(keep_zero=True),
@@ -88,14 +97,28 @@ def base(scale: str, encoding: Encoding) -> Run:
     recipe = Fast(0.015, 0.02) if examples else Fast(0.04, 0.1, vector_rate=0.2)
     run = Run(family, encoding=encoding, recipe=recipe, diagnostics=PROBES, num_evals=1)
     small = {"num_steps": 4000 if examples else 2000, "num_tasks": 128, "num_points": 4}
-    tiny = {"num_steps": 20, "num_tasks": 16, "model": MLP((8, 8, 8, 8)), "family.num_modules": 6, "num_eval_tasks": 64}
+    tiny = {
+        "num_steps": 20,
+        "num_tasks": 16,
+        "model": MLP((8, 8, 8, 8)),
+        "family.num_modules": 6,
+        "num_eval_tasks": 64,
+    }
     return put(run, small if scale == "small" else tiny)
 
 
 def runs(scale: str) -> list[Run]:
     """Encoding x seed, trained and untrained: the six of the paper, and two variants of ours."""
     examples = FewShot() if scale == "full" else FewShot(num_pairs=20)
-    encodings = (Identity(), Orthogonal(), Language(), InvertibleNN(), IntervalShuffle(), examples, *VARIANTS.values())
+    encodings = (
+        Identity(),
+        Orthogonal(),
+        Language(),
+        InvertibleNN(),
+        IntervalShuffle(),
+        examples,
+        *VARIANTS.values(),
+    )
     bases = [base(scale, encoding) for encoding in encodings]
     found = []
     for base_run in bases:
@@ -107,9 +130,13 @@ def runs(scale: str) -> list[Run]:
 def students(rows: Frame) -> Frame:
     """The last row of every run: `label` names the encoding and its variant, `student` is trained or untrained."""
     last = ledger.last(rows)
-    last["student"] = last["recipe.learning_rate"].map(lambda rate: "trained" if rate else "untrained")
+    last["student"] = last["recipe.learning_rate"].map(
+        lambda rate: "trained" if rate else "untrained"
+    )
     kept = last["test/r2"] / last["seen/r2"]
-    last["kept"] = kept.where(last["seen/r2"] > 0.1, 0.0)  # a student that fits nothing keeps nothing
+    last["kept"] = kept.where(
+        last["seen/r2"] > 0.1, 0.0
+    )  # a student that fits nothing keeps nothing
     labels = last["encoding"].copy()
     columns = last.reindex(columns=["encoding.scale", "encoding.keep_zero"])
     is_scaled = (last["encoding"] == "InvertibleNN") & (columns["encoding.scale"] == 1.0)
@@ -137,14 +164,20 @@ def summary(rows: Frame) -> dict[str, float]:
         f"{label}, {student}: {name}": float(means.loc[(label, student), column])
         for label, student in means.index
         for name, column in columns.items()
-        if not (student == "untrained" and name == "input decoder")  # it does not depend on the student
+        if not (
+            student == "untrained" and name == "input decoder"
+        )  # it does not depend on the student
     }
 
 
 def figures(rows: Frame) -> dict:
     """Scores and decoders of every encoding beside the published ones; decodability by layer."""
     last = students(rows)
-    published = pd.DataFrame(PUBLISHED, index=["task", "code", "test/r2"]).T.rename_axis("label").reset_index()
+    published = (
+        pd.DataFrame(PUBLISHED, index=["task", "code", "test/r2"])
+        .T.rename_axis("label")
+        .reset_index()
+    )
     decoders = [
         last[["label"]].assign(decoder=last["student"] + ": third layer", r2=last[TASK_DECODER]),
         last[["label"]].assign(decoder="encoded task", r2=last[INPUT_DECODER]),
@@ -153,7 +186,9 @@ def figures(rows: Frame) -> dict:
     ]
     order = ["trained: third layer", "published: hidden layer", "untrained: third layer"]
     decoded = pd.concat(decoders, ignore_index=True)
-    decoded["decoder"] = pd.Categorical(decoded["decoder"], [*order, "encoded task", "published: encoded task"])
+    decoded["decoder"] = pd.Categorical(
+        decoded["decoder"], [*order, "encoded task", "published: encoded task"]
+    )
     scored = pd.concat([last, published.assign(student="published")], ignore_index=True)
     scored["student"] = pd.Categorical(scored["student"], ["trained", "published", "untrained"])
     for frame in (scored, decoded):
@@ -193,7 +228,16 @@ def claims(rows: Frame | None) -> list[ledger.Claim]:
     """Each cell of the published table with its controls, and the variants of two encodings."""
     last = None
     if rows is not None:
-        kept = ["seed", "label", "student", "kept", "test/r2", "family.num_modules", "model.widths", INPUT_DECODER]
+        kept = [
+            "seed",
+            "label",
+            "student",
+            "kept",
+            "test/r2",
+            "family.num_modules",
+            "model.widths",
+            INPUT_DECODER,
+        ]
         kept += [column_of(layer) for layer in LAYERS if column_of(layer) in rows]
         last = students(rows)[kept]  # few columns: intervals draw from them again and again
     found = []
@@ -248,7 +292,9 @@ def _at_papers_size(last: Frame | None, label: str) -> Frame | None:
     """The trained students of the paper's size with an encoding."""
     if last is None:
         return None
-    return _select(last[(last["family.num_modules"] == MODULES) & (last["model.widths"] == SIZE)], label)
+    return _select(
+        last[(last["family.num_modules"] == MODULES) & (last["model.widths"] == SIZE)], label
+    )
 
 
 def _passes(name: str, interval: tuple[float, float], value: float) -> bool:
@@ -259,10 +305,16 @@ def _passes(name: str, interval: tuple[float, float], value: float) -> bool:
     return low >= value - ROUNDING
 
 
-def _published(last: Frame | None, encoding: str, name: str, column: str, value: float) -> ledger.Claim:
+def _published(
+    last: Frame | None, encoding: str, name: str, column: str, value: float
+) -> ledger.Claim:
     """A number of the published table."""
     measured, interval = _mean(_at_papers_size(last, encoding), column)
-    better = interval is not None and interval[0] > value + ROUNDING and _counts_as_better(last, encoding, name)
+    better = (
+        interval is not None
+        and interval[0] > value + ROUNDING
+        and _counts_as_better(last, encoding, name)
+    )
     return ledger.Claim(
         name=f"{encoding}: {name}",
         statement=f"{encoding}: {DESCRIBED[name]} (M=16, K=3, 4x1024, fast recipe)",
@@ -289,7 +341,11 @@ def _note(last: Frame, encoding: str, name: str) -> str:
     if name != "task decoder":
         return ""
     trained = _select(last, encoding)
-    others = [f"{LAYERS[layer]} layer {trained[column_of(layer)].mean():.3f}" for layer in LAYERS if layer != HEADLINE]
+    others = [
+        f"{LAYERS[layer]} layer {trained[column_of(layer)].mean():.3f}"
+        for layer in LAYERS
+        if layer != HEADLINE
+    ]
     return f"{', '.join(others)}; third layer before training {_decoded(last, encoding, 'untrained'):.3f}"
 
 
@@ -307,8 +363,13 @@ def _gain_claim(last: Frame | None, encoding: str) -> ledger.Claim:
     measured = interval = holds = None
     if last is not None and not math.isnan(_gain(last, encoding)):
         own = last.loc[last["label"] == encoding, ["seed", "label", "student", TASK_DECODER]]
-        measured, interval = _gain(last, encoding), over_seeds(own, lambda frame: _gain(frame, encoding))
-        holds = interval[0] > MIN_GAIN and bool((_select(last, encoding, "untrained")["test/r2"] < 0.1).all())
+        measured, interval = (
+            _gain(last, encoding),
+            over_seeds(own, lambda frame: _gain(frame, encoding)),
+        )
+        holds = interval[0] > MIN_GAIN and bool(
+            (_select(last, encoding, "untrained")["test/r2"] < 0.1).all()
+        )
     return ledger.Claim(
         name=f"{encoding}: untrained",
         statement=f"{encoding}: training raises the third layer's decodability by over {MIN_GAIN} (difference of R2)",

@@ -42,7 +42,13 @@ from recombine.parts.models.mlp import MLP
 from recombine.parts.models.transformer import Transformer
 from recombine.parts.recipes.fast import EARLIER_DEFAULT, EARLIER_FAST, Fast
 from recombine.parts.recipes.paper import Paper
-from recombine.planning.bench.fidelity import LARGE, MAX_DECODABILITY_GAP, MAX_MORE_DEAD, MIN_RANK, QUICKSTART
+from recombine.planning.bench.fidelity import (
+    LARGE,
+    MAX_DECODABILITY_GAP,
+    MAX_MORE_DEAD,
+    MIN_RANK,
+    QUICKSTART,
+)
 from recombine.reporting import figure
 from recombine.sweeps.run import Run, paper, paper_fast, sweep
 
@@ -51,8 +57,20 @@ TITLE = "The fast recipe trains networks like those of the paper's recipe"
 ENCODINGS = (Orthogonal(), Language(), InvertibleNN(), IntervalShuffle(), FewShot())
 STEPS = (5000, 10_000, 20_000, 40_000)  # longer training must not be worse
 TRANSFORMER, PREFERENCE = "transformer", "preference grid"
-STUDENTS = (LARGE, *(type(encoding).__name__ for encoding in ENCODINGS), TRANSFORMER, PREFERENCE, QUICKSTART)
-REFERENCE, FAST, LONGER, EARLIER, DEFAULT = "paper's recipe", "fast", "fast, longer", "earlier fast", "earlier default"
+STUDENTS = (
+    LARGE,
+    *(type(encoding).__name__ for encoding in ENCODINGS),
+    TRANSFORMER,
+    PREFERENCE,
+    QUICKSTART,
+)
+REFERENCE, FAST, LONGER, EARLIER, DEFAULT = (
+    "paper's recipe",
+    "fast",
+    "fast, longer",
+    "earlier fast",
+    "earlier default",
+)
 CONTROLS = {
     EARLIER: "Earlier recipe, Fast(learning_rate=0.05, weight_decay=0.02, vector_rate=1)",
     DEFAULT: "Earlier default, Fast(learning_rate=0.04, weight_decay=0.05, vector_rate=1)",
@@ -83,7 +101,11 @@ def reference(scale: str) -> list[Run]:
     preference = _preference(Paper(1e-4, 0.001, "bfloat16"), 150_000)
     return [
         *sweep(paper(), seed=range(3)),
-        *(run for encoding in ENCODINGS for run in sweep(paper(encoding=encoding, recipe=low), seed=range(3))),
+        *(
+            run
+            for encoding in ENCODINGS
+            for run in sweep(paper(encoding=encoding, recipe=low), seed=range(3))
+        ),
         *sweep(replace(transformer, num_tasks=128, num_points=16), seed=(100, 101)),
         *sweep(replace(preference, num_tasks=128), seed=(100, 101)),
         *sweep(_start("reference"), seed=range(3)),
@@ -96,7 +118,11 @@ def fast(scale: str) -> list[Run]:
         return sweep(_tiny(Fast()), seed=range(2))
     return [
         *sweep(paper_fast(), seed=range(12)),
-        *(run for encoding in ENCODINGS for run in sweep(paper_fast(encoding=encoding), seed=range(3))),
+        *(
+            run
+            for encoding in ENCODINGS
+            for run in sweep(paper_fast(encoding=encoding), seed=range(3))
+        ),
         *sweep(_transformer(Fast(0.02, 0.02, vector_rate=0.2), 5000), seed=range(3)),
         *sweep(_preference(Fast(0.02, 0.05, vector_rate=0.2), 10_000), seed=range(3)),
         *sweep(_start("fast"), seed=range(8)),
@@ -145,7 +171,9 @@ def _preference(recipe: Paper | Fast, num_steps: int) -> Run:
 def _tiny(recipe: Paper | Fast) -> Run:
     family = Hyperteacher(num_modules=5, num_hot=2, d_input=4, d_hidden=4, num_outputs=4)
     probes = (LinearDecodability(32, 32, 32, paper=True),)
-    return Run(family, model=MLP((8, 8)), recipe=recipe, diagnostics=probes, num_steps=20, num_evals=1)
+    return Run(
+        family, model=MLP((8, 8)), recipe=recipe, diagnostics=probes, num_steps=20, num_evals=1
+    )
 
 
 def students(rows: Frame) -> Frame:
@@ -186,7 +214,13 @@ def _trained_by(row: Any) -> str:
 def recipe_text(last: Frame) -> str:
     """The recipe of some rows as it would be written, with its precision and steps."""
     first = last.iloc[0]
-    names = ["recipe", "recipe.learning_rate", "recipe.weight_decay", "recipe.vector_rate", "num_steps"]
+    names = [
+        "recipe",
+        "recipe.learning_rate",
+        "recipe.weight_decay",
+        "recipe.vector_rate",
+        "num_steps",
+    ]
     return ledger.recipe_text(*first[[*names, "recipe.precision"]])
 
 
@@ -217,7 +251,10 @@ def rank_ratio(fast: Frame, reference: Frame) -> float:
 
 def decodability(last: Frame) -> Any:
     """Mean decodability on held-out combinations by layer, from the second hidden layer on."""
-    columns = {layer: f"{PROBE}/pre{layer.removeprefix('hidden')}/test/r2" for layer in layers_of(last, "dead")}
+    columns = {
+        layer: f"{PROBE}/pre{layer.removeprefix('hidden')}/test/r2"
+        for layer in layers_of(last, "dead")
+    }
     del columns["hidden0"]
     return last[list(columns.values())].mean().set_axis(list(columns))
 
@@ -251,12 +288,20 @@ def figures(rows: Frame) -> dict:
     layers = layers_of(shown, "dead")
     probes = {f"pre{i}": f"{PROBE}/pre{i}/test/r2" for i in range(len(layers))}
     found = {
-        "dead": _layer_figure(shown, layers, f"Dead units by layer ({student})", "fraction of dead units"),
+        "dead": _layer_figure(
+            shown, layers, f"Dead units by layer ({student})", "fraction of dead units"
+        ),
         "rank": _layer_figure(
-            shown, layers_of(shown, "rank"), f"Effective rank by layer ({student})", "effective rank of the units"
+            shown,
+            layers_of(shown, "rank"),
+            f"Effective rank by layer ({student})",
+            "effective rank of the units",
         ),
         "decodability": _layer_figure(
-            shown, probes, f"Decodability by layer ({student})", "decodability on held-out combinations (R²)"
+            shown,
+            probes,
+            f"Decodability by layer ({student})",
+            "decodability on held-out combinations (R²)",
         ),
     }
     longer = last[last["trained by"] == LONGER]
@@ -304,7 +349,9 @@ def _by_layer(last: Frame, columns: dict[str, str]) -> Frame:
     """One row per run and layer."""
     names = {column: layer for layer, column in columns.items()}
     long = last.melt(["run", "trained by"], list(names), "layer", "value")
-    order = [name for name in (REFERENCE, FAST, EARLIER, DEFAULT) if name in set(long["trained by"])]
+    order = [
+        name for name in (REFERENCE, FAST, EARLIER, DEFAULT) if name in set(long["trained by"])
+    ]
     return long.assign(
         layer=pd.Categorical(long["layer"].map(names), list(columns)),
         **{"trained by": pd.Categorical(long["trained by"], order)},
@@ -331,17 +378,25 @@ def _groups(last: Frame | None, student: str, recipe: str) -> tuple[Frame, Frame
     return (fast, reference) if len(fast) and len(reference) else None
 
 
-def _over_both(fast: Frame, reference: Frame, statistic: Callable[[Frame, Frame], float]) -> tuple[float, float]:
+def _over_both(
+    fast: Frame, reference: Frame, statistic: Callable[[Frame, Frame], float]
+) -> tuple[float, float]:
     """The 95% bootstrap interval of a statistic; runs of both groups are drawn independently."""
     slim = []
     for group in (fast, reference):
         measured = group.dropna(axis=1, how="all")
-        kept = [name for name in measured if "/" in str(name) or name in ("seen", "test", "num_steps")]
-        slim.append(measured.sort_values("run")[kept])  # the interval does not depend on the order of rows
+        kept = [
+            name for name in measured if "/" in str(name) or name in ("seen", "test", "num_steps")
+        ]
+        slim.append(
+            measured.sort_values("run")[kept]
+        )  # the interval does not depend on the order of rows
     rng = np.random.default_rng(0)
     values = []
     for _ in range(200):
-        values.append(statistic(*(group.iloc[rng.integers(len(group), size=len(group))] for group in slim)))
+        values.append(
+            statistic(*(group.iloc[rng.integers(len(group), size=len(group))] for group in slim))
+        )
     low, high = np.quantile(values, statistics.LEVELS)
     return float(low), float(high)
 
@@ -435,7 +490,9 @@ def _large_student_claims(last: Frame | None) -> list[ledger.Claim]:
 def _dead_units_claim(last: Frame | None, student: str) -> ledger.Claim:
     """Whether a student has few dead units at a seen score no lower than that of the reference."""
     groups = _groups(last, student, FAST)
-    seen = math.nan if groups is None else float(groups[0]["seen"].mean() - groups[1]["seen"].mean())
+    seen = (
+        math.nan if groups is None else float(groups[0]["seen"].mean() - groups[1]["seen"].mean())
+    )
     difference = "" if math.isnan(seen) else f" (difference {seen:+.4f})"
     return _claim(
         groups,

@@ -45,7 +45,23 @@ from recombine.reporting import figure, gallery
 TITLE = "Which prompts will an image model get wrong? Predicted from its activations"
 SOURCE = "arXiv 2507.07207, section on image generation"
 ANIMALS = [
-    *("cat", "dog", "owl", "fox", "hen", "elk", "cow", "pig", "bear", "frog", "lion", "goat", "duck", "horse", "mouse"),
+    *(
+        "cat",
+        "dog",
+        "owl",
+        "fox",
+        "hen",
+        "elk",
+        "cow",
+        "pig",
+        "bear",
+        "frog",
+        "lion",
+        "goat",
+        "duck",
+        "horse",
+        "mouse",
+    ),
     *("zebra", "tiger", "sheep", "eagle", "rabbit"),
 ]
 COLOURS = ["red", "blue", "green", "yellow", "black", "white", "orange", "purple", "pink", "grey"]
@@ -68,7 +84,12 @@ CONCEPTS: dict[str, tuple[dict[str, list[str]], str, dict[str, int]]] = {
 }
 # Concepts of each list, prompts (if there are as many), images of each prompt, denoising steps.
 SIZES = {"tiny": (5, 30, 2, 2), "small": (6, 60, 2, 4), "full": (20, 400, 4, 30)}
-LEAST = (4, 8, 2, 1)  # of these: probes need two images of a prompt, one to be fitted on and one to be scored
+LEAST = (
+    4,
+    8,
+    2,
+    1,
+)  # of these: probes need two images of a prompt, one to be fitted on and one to be scored
 RANDOM = "random weights"
 JOINS = ("mean", "each", "concatenate")
 FRAC_TEST = 0.25
@@ -98,8 +119,16 @@ def cells(
     sizes = {name: own or usual for name, (own, usual) in zip(names, chosen, strict=True)}
     for name, least in zip(names, LEAST, strict=True):
         require(sizes[name] >= least, f"{name} must be at least {least}, got {sizes[name]}")
-    asked(concepts, sizes["num_concepts"], sizes["num_prompts"], seed)  # what cannot be asked is told at once
-    cell = {"pipeline": pipeline or RANDOM, "judge": judge, "concepts": concepts, "join": join, "seed": seed}
+    asked(
+        concepts, sizes["num_concepts"], sizes["num_prompts"], seed
+    )  # what cannot be asked is told at once
+    cell = {
+        "pipeline": pipeline or RANDOM,
+        "judge": judge,
+        "concepts": concepts,
+        "join": join,
+        "seed": seed,
+    }
     if judge:  # a judge that is not there is told before anything is drawn
         from recombine.probe import judges
 
@@ -114,7 +143,9 @@ def asked(concepts: str, num_concepts: int, num_prompts: int, seed: int) -> Any:
     lists, template, num_hot = CONCEPTS[concepts]
     cut = {name: listed[:num_concepts] for name, listed in lists.items()}
     try:
-        return Prompts(cut, template, num_hot, frac_test=FRAC_TEST, max_combinations=num_prompts, seed=seed)
+        return Prompts(
+            cut, template, num_hot, frac_test=FRAC_TEST, max_combinations=num_prompts, seed=seed
+        )
     except InputError as error:
         told = f"{num_prompts} prompts are too few for {num_concepts} concepts of each list"
         raise InputError(f"{told}: raise num_prompts, or lower num_concepts ({error})") from error
@@ -137,14 +168,22 @@ def measure(
 
     which.pop("judge_code", None)
     prompts = asked(**which)
-    drawings = Drawings(folder, {"pipeline": pipeline, "join": join}, lambda: _diffusion(pipeline, join))
+    drawings = Drawings(
+        folder, {"pipeline": pipeline, "join": join}, lambda: _diffusion(pipeline, join)
+    )
     drawn = drawings.draw(prompts.texts, range(num_images), num_inference_steps=num_steps)
     failed = np.full(len(drawn.prompts), np.nan)
     if judge:
-        failed = judges.verdicts(judge, drawn.files, prompts, drawn.prompts)["failed"].to_numpy(float)
-    texts = {name: rows for name, rows in drawn.activations.items() if name.startswith("text_encoder")}
+        failed = judges.verdicts(judge, drawn.files, prompts, drawn.prompts)["failed"].to_numpy(
+            float
+        )
+    texts = {
+        name: rows for name, rows in drawn.activations.items() if name.startswith("text_encoder")
+    }
     layers = {name: rows for name, rows in drawn.activations.items() if name not in texts}
-    foretold = Foretold(prompts, drawn.prompts, layers, failed, generator(which["seed"], "image_concepts"))
+    foretold = Foretold(
+        prompts, drawn.prompts, layers, failed, generator(which["seed"], "image_concepts")
+    )
     pictures = [_thumbnail(file) for file in drawn.files[::num_images]]
     rate = pd.Series(failed).groupby(drawn.prompts).mean()
     rows = foretold.rows.assign(failed=rate, **{"image/thumbnail": pictures}).to_dict("records")
@@ -183,15 +222,22 @@ def correlation(frame: Any, column: str) -> float:
 def summary(rows) -> dict[str, float]:
     """How well concepts are read, how many images failed, and what predicts it."""
     held = _held(rows)
-    layers = rows[(rows["what"] == "layer") & (rows["layer"] == held["layer"].iloc[0])].set_index("split")
+    layers = rows[(rows["what"] == "layer") & (rows["layer"] == held["layer"].iloc[0])].set_index(
+        "split"
+    )
     told = {
         "read on held-out prompts": layers["score"]["held out"],
         "as another prompt": layers["shuffled"]["held out"],
     }
     if held["failed"].notna().any():
         told |= {"failed": held["failed"].mean()}
-        told |= {f"rank correlation, {name}": correlation(held, name) for name in ("expected", "rarity", "control")}
-    return {name: float(value) for name, value in told.items() if not pd.isna(value)}  # nothing ranks where all failed
+        told |= {
+            f"rank correlation, {name}": correlation(held, name)
+            for name in ("expected", "rarity", "control")
+        }
+    return {
+        name: float(value) for name, value in told.items() if not pd.isna(value)
+    }  # nothing ranks where all failed
 
 
 def figures(rows) -> dict[str, Any]:
@@ -213,7 +259,9 @@ def figures(rows) -> dict[str, Any]:
     told = "control: another prompt"
     parts = [layers.assign(what=layers["split"]), mixed.assign(what=told, score=mixed["shuffled"])]
     whole = pd.concat(parts, ignore_index=True).rename(columns={"score": "accuracy"})
-    whole["layer"] = pd.Categorical(whole["layer"], layers["layer"].unique())  # in the order of the network
+    whole["layer"] = pd.Categorical(
+        whole["layer"], layers["layer"].unique()
+    )  # in the order of the network
     whole["what"] = pd.Categorical(whole["what"], ["seen", "held out", told])
     drawn["layers"] = figure.bars(
         whole,
@@ -227,7 +275,9 @@ def figures(rows) -> dict[str, Any]:
     captions = [_caption(row) for row in held.to_dict("records")]
     pictures = pd.DataFrame({"image": held["image/thumbnail"], "caption": captions})
     pictures["good"] = (held["failed"] < 0.5).astype(float).where(held["failed"].notna())
-    drawn["images"] = gallery.sheet(pictures, "Held-out prompts, those first that are expected to fail")
+    drawn["images"] = gallery.sheet(
+        pictures, "Held-out prompts, those first that are expected to fail"
+    )
     return drawn
 
 
@@ -280,6 +330,12 @@ def _judged(held: Any, statistic: Any, passes: Any, **told: Any) -> ledger.Claim
     if held is None:
         return ledger.Claim(measured=None, holds=None, **told)
     rng = generator(0, "image_concepts")
-    draws = [statistic(held.iloc[rng.integers(len(held), size=len(held))]) for _ in range(NUM_DRAWS)]
-    low, high = map(float, pd.Series(draws).quantile(list(LEVELS)))  # draws in which all failed or none are left out
-    return ledger.Claim(measured=statistic(held), holds=passes(low, high), interval=(low, high), **told)
+    draws = [
+        statistic(held.iloc[rng.integers(len(held), size=len(held))]) for _ in range(NUM_DRAWS)
+    ]
+    low, high = map(
+        float, pd.Series(draws).quantile(list(LEVELS))
+    )  # draws in which all failed or none are left out
+    return ledger.Claim(
+        measured=statistic(held), holds=passes(low, high), interval=(low, high), **told
+    )

@@ -41,18 +41,29 @@ from recombine.parts.recipes.fast import EARLIER_FAST
 from recombine.reporting import figure
 from recombine.sweeps.run import Run, paper, sweep
 
-TITLE = "Where the modules are lost: decodability by layer of students that do and do not generalise"
+TITLE = (
+    "Where the modules are lost: decodability by layer of students that do and do not generalise"
+)
 SOURCE = "arXiv 2507.07207, section 4"
-FRACTIONS = {"tiny": (0.3, 0.7), "small": (0.125, 0.5, 0.93, 0.95), "full": (0.25, 0.5, 0.75, 0.9, 0.95, 0.98)}
+FRACTIONS = {
+    "tiny": (0.3, 0.7),
+    "small": (0.125, 0.5, 0.93, 0.95),
+    "full": (0.25, 0.5, 0.75, 0.9, 0.95, 0.98),
+}
 SEEDS = {"tiny": 1, "small": 3, "full": 8}
 FAILS, WORKS = 0.5, 0.9  # R2 on unseen tasks: below the one, above the other
-DECODERS = {"train tasks": "LinearDecodability", "all tasks": "TaskInformation"}  # what they are fitted on
+DECODERS = {
+    "train tasks": "LinearDecodability",
+    "all tasks": "TaskInformation",
+}  # what they are fitted on
 
 
 def runs(scale: str) -> list[Run]:
     """Held-out fraction x seed, one student, identity encoding, trained and untrained."""
     bases = {
-        "full": paper(recipe=EARLIER_FAST, num_tasks=512, num_points=4, num_steps=5000, num_evals=1),
+        "full": paper(
+            recipe=EARLIER_FAST, num_tasks=512, num_points=4, num_steps=5000, num_evals=1
+        ),
         "small": Run(num_steps=3000, num_evals=1),
         "tiny": Run(
             Hyperteacher(num_modules=5, num_hot=2, d_input=4, d_hidden=4, num_outputs=4),
@@ -73,8 +84,12 @@ def _last(rows) -> Any:
     last["held out"] = last["frac_test"].map("{:.1%} held out".format)
     last["twin"] = last["recipe.learning_rate"] == 0
     scores = last[~last["twin"]].set_index(["frac_test", "seed"])["test/r2"]
-    final = [scores.get(pair, float("nan")) for pair in zip(last["frac_test"], last["seed"], strict=True)]
-    last["student"] = ["fails" if r2 < FAILS else "generalises" if r2 > WORKS else "between" for r2 in final]
+    final = [
+        scores.get(pair, float("nan")) for pair in zip(last["frac_test"], last["seed"], strict=True)
+    ]
+    last["student"] = [
+        "fails" if r2 < FAILS else "generalises" if r2 > WORKS else "between" for r2 in final
+    ]
     return last
 
 
@@ -82,8 +97,14 @@ def _lost(last, fitted_on: str, twin: bool = False) -> dict[str, Any]:
     """For students that fail and that generalise (or for their untrained twins), the mean decodability of every
     layer."""
     layers = layers_of(last, DECODERS[fitted_on])
-    means = last[last["twin"] == twin].groupby("student")[list(layers)].mean().rename(columns=layers)
-    found = {student: means.loc[student].dropna() for student in ("fails", "generalises") if student in means.index}
+    means = (
+        last[last["twin"] == twin].groupby("student")[list(layers)].mean().rename(columns=layers)
+    )
+    found = {
+        student: means.loc[student].dropna()
+        for student in ("fails", "generalises")
+        if student in means.index
+    }
     return {student: told for student, told in found.items() if len(told)}
 
 
@@ -115,7 +136,9 @@ def summary(rows) -> dict[str, float]:
         found[f"{fitted_on}: gap"] = missing(last, fitted_on)
         found[f"{fitted_on}: gap of untrained twins"] = missing(last, fitted_on, twin=True)
         for student, means in _lost(last, fitted_on).items():
-            found |= {f"{fitted_on}: {layer}, {student}": float(value) for layer, value in means.items()}
+            found |= {
+                f"{fitted_on}: {layer}, {student}": float(value) for layer, value in means.items()
+            }
     return found
 
 
@@ -136,7 +159,9 @@ def figures(rows) -> dict:
             x_title="layer, from the code to the output",
             y_title="decodability (R²)",
         )
-        for (fitted_on, probe), told in zip(DECODERS.items(), ("train tasks", "half of all tasks"), strict=True)
+        for (fitted_on, probe), told in zip(
+            DECODERS.items(), ("train tasks", "half of all tasks"), strict=True
+        )
     }
 
 
@@ -144,7 +169,9 @@ def claims(rows) -> list:
     """Those that fail lose modules in deeper layers, by both decoders; those that generalise lose none."""
     last = None if rows is None else _last(rows)
     if last is not None:  # few columns: intervals draw from them again and again
-        last = last[["run", "seed", "student", "twin", *last.filter(regex=r"^[A-Z]\w+/\w+/test/r2$")]]
+        last = last[
+            ["run", "seed", "student", "twin", *last.filter(regex=r"^[A-Z]\w+/\w+/test/r2$")]
+        ]
     return [*(_claim(last, fitted_on) for fitted_on in DECODERS), _keeps(last)]
 
 
@@ -186,5 +213,7 @@ def _keeps(last) -> ledger.Claim:
 def _kept(last) -> float:
     """The lowest mean decodability of a hidden layer of students that generalise."""
     means = _lost(last, "train tasks").get("generalises", pd.Series(dtype=float))
-    hidden = [value for layer, value in means.items() if re.fullmatch(r"(pre|hidden)\d+", str(layer))]
+    hidden = [
+        value for layer, value in means.items() if re.fullmatch(r"(pre|hidden)\d+", str(layer))
+    ]
     return float(min(hidden, default=float("nan")))

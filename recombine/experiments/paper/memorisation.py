@@ -84,9 +84,15 @@ def _last(rows):
 def needed(rows, family: str, side: str) -> dict[tuple[int, int], float]:
     """The width at which a score reaches TARGET, by the number of train tasks and of modules."""
     last = _last(rows)
-    cells = last[last["family"] == family].groupby(["support/num_train", "M", "width"])[f"{side}/r2"].mean()
+    cells = (
+        last[last["family"] == family]
+        .groupby(["support/num_train", "M", "width"])[f"{side}/r2"]
+        .mean()
+    )
     return {
-        (tasks, num_modules): statistics.needed(scores.index.get_level_values("width"), scores, TARGET)
+        (tasks, num_modules): statistics.needed(
+            scores.index.get_level_values("width"), scores, TARGET
+        )
         for (tasks, num_modules), scores in cells.groupby(level=[0, 1])
     }
 
@@ -127,7 +133,10 @@ def window(rows) -> dict[int, float]:
     """How many times as wide a student must be to generalise as to fit, by the number of modules; infinity where none
     generalises, NaN where none even fits."""
     fits, generalises = (needed(rows, "Hyperteacher", side) for side in ("seen", "test"))
-    return {m: math.nan if math.isinf(width) else generalises[n, m] / width for (n, m), width in fits.items()}
+    return {
+        m: math.nan if math.isinf(width) else generalises[n, m] / width
+        for (n, m), width in fits.items()
+    }
 
 
 def closing(rows) -> float:
@@ -141,7 +150,13 @@ def closing(rows) -> float:
 def memorised(rows) -> float:
     """The gap between seen and unseen tasks, at the width where it is largest: the most modules' minus the fewest's."""
     last = _last(rows)
-    gaps = last[last["family"] == "Hyperteacher"].groupby(["M", "width"])["gap"].mean().groupby("M").max()
+    gaps = (
+        last[last["family"] == "Hyperteacher"]
+        .groupby(["M", "width"])["gap"]
+        .mean()
+        .groupby("M")
+        .max()
+    )
     # Who does not fit has no gap either: that would be no merit.
     fitted = not any(map(math.isinf, needed(rows, "Hyperteacher", "seen").values()))
     return float(gaps.iloc[-1] - gaps.iloc[0]) if fitted else math.nan
@@ -150,7 +165,9 @@ def memorised(rows) -> float:
 def luck(rows) -> float:
     """The highest test R2 of any student of unrelated tasks."""
     last = _last(rows)
-    return float(last[last["family"] == "Unrelated"].groupby(["M", "width"])["test/r2"].mean().max())
+    return float(
+        last[last["family"] == "Unrelated"].groupby(["M", "width"])["test/r2"].mean().max()
+    )
 
 
 def summary(rows) -> dict[str, float]:
@@ -163,7 +180,9 @@ def summary(rows) -> dict[str, float]:
     ):
         for (_, num_modules), width in needed(rows, family, side).items():
             found[f"{family}, M={num_modules}: width to {verb}"] = width
-    return found | {f"{family}: exponent": power(rows, family) for family in ("Hyperteacher", "Unrelated")}
+    return found | {
+        f"{family}: exponent": power(rows, family) for family in ("Hyperteacher", "Unrelated")
+    }
 
 
 def figures(rows) -> dict:
@@ -171,7 +190,9 @@ def figures(rows) -> dict:
     last = _last(rows)
     most = last[last["M"] == last["M"].max()]
     scores = most.melt(["family", "width", "run"], ["seen/r2", "test/r2"], "side", "r2")
-    scores["tasks"] = scores["family"] + scores["side"].map({"seen/r2": ", train tasks", "test/r2": ", unseen tasks"})
+    scores["tasks"] = scores["family"] + scores["side"].map(
+        {"seen/r2": ", train tasks", "test/r2": ", unseen tasks"}
+    )
     return {
         "growth": figure.lines(
             _growth(last),
@@ -214,7 +235,11 @@ def _growth(last) -> pd.DataFrame:
         ("Unrelated", "seen"): "unrelated tasks, to fit",
     }
     made = [
-        {"student": name, "tasks": tasks, "log parameters": math.log10(num_parameters(width, num_modules))}
+        {
+            "student": name,
+            "tasks": tasks,
+            "log parameters": math.log10(num_parameters(width, num_modules)),
+        }
         for _, of_seed in last.groupby("seed")
         for (family, side), name in names.items()
         for (tasks, num_modules), width in needed(of_seed, family, side).items()
@@ -230,7 +255,9 @@ def claims(rows) -> list:
         ].nunique()  # in a sweep that is half done, only seeds that are the furthest
         rows = rows[rows["seed"].isin(trained.index[trained == trained.max()])]
     kinds = {} if rows is None else _last(rows).groupby("family")["M"].nunique()
-    composed, apart = (rows if kinds.get(kind, 0) > 1 else None for kind in ("Hyperteacher", "Unrelated"))
+    composed, apart = (
+        rows if kinds.get(kind, 0) > 1 else None for kind in ("Hyperteacher", "Unrelated")
+    )
     return [
         _claim(
             *("control", apart, luck, lambda low, high: high <= 0),

@@ -41,7 +41,11 @@ from recombine.sweeps.run import Run, paper, put, sweep
 TITLE = "Rare modules hurt, frequent ones do not"
 SOURCE = "arXiv 2507.07207, section 3"
 SEEDS = {"tiny": 1, "small": 3, "full": 3}
-RARE = {"tiny": (1, 2), "small": (1, 2, 4, 8), "full": (1, 2, 4, 8, 16, 32)}  # train tasks of each rare module
+RARE = {
+    "tiny": (1, 2),
+    "small": (1, 2, 4, 8),
+    "full": (1, 2, 4, 8, 16, 32),
+}  # train tasks of each rare module
 POPULAR = {"tiny": (2,), "small": (2, 4), "full": (2, 4, 8)}
 NUM_RARE = 2
 DROP = 0.05  # in R2
@@ -52,10 +56,20 @@ LEARNT = 0.5  # R2 of balanced supports: R2 has no lower bound, so between two t
 def _base(scale: str) -> Run:
     probe = (ModuleScores(),)
     if scale == "full":
-        sizes: dict[str, Any] = {"num_tasks": 512, "num_points": 4, "num_steps": 5000, "num_evals": 1}
+        sizes: dict[str, Any] = {
+            "num_tasks": 512,
+            "num_points": 4,
+            "num_steps": 5000,
+            "num_evals": 1,
+        }
         return paper(recipe=EARLIER_FAST, diagnostics=probe, **sizes)
     run = Run(num_steps=2000, num_evals=1, diagnostics=probe)
-    tiny = {"num_steps": 20, "model": MLP((8,)), "num_eval_tasks": 64, "family": Hyperteacher(num_modules=6)}
+    tiny = {
+        "num_steps": 20,
+        "model": MLP((8,)),
+        "num_eval_tasks": 64,
+        "family": Hyperteacher(num_modules=6),
+    }
     return run if scale == "small" else put(run, tiny)
 
 
@@ -64,13 +78,19 @@ def runs(scale: str) -> list[Run]:
     base, seeds = _base(scale), range(SEEDS[scale])
     num_modules, num_hot = base.family.num_modules, 3
     total, plain = khot.count(num_modules, num_hot), khot.count(num_modules - NUM_RARE, num_hot)
-    cells: list[tuple[Support, int]] = [(Unpopular(NUM_RARE, n), plain + NUM_RARE * n) for n in RARE[scale]]
+    cells: list[tuple[Support, int]] = [
+        (Unpopular(NUM_RARE, n), plain + NUM_RARE * n) for n in RARE[scale]
+    ]
     for num_popular in POPULAR[scale]:
         core = total - khot.count(num_modules - num_popular, num_hot)
         filler = Popular().frac_filler
         cells.append((Popular(num_popular), core + round(core * filler / (1 - filler))))
     # Asked for more train tasks than there are of a kind, these supports take all of them.
-    unbalanced = [run for support, _ in cells for run in sweep(base, support=[support], frac_test=[0.05], seed=seeds)]
+    unbalanced = [
+        run
+        for support, _ in cells
+        for run in sweep(base, support=[support], frac_test=[0.05], seed=seeds)
+    ]
     sizes = {num_train: 1 - num_train / total for _, num_train in cells}
     return unbalanced + sweep(base, support=[Balanced()], frac_test=sizes.values(), seed=seeds)
 
@@ -92,7 +112,9 @@ def drop(last, support: str, field: str, value: int) -> float:
     found = last[(last["support"] == support) & (last[field] == value)]
     if found.empty:
         return math.nan
-    return float(_fair(last, found["support/num_train"].mean())["test/r2"].mean() - found["test/r2"].mean())
+    return float(
+        _fair(last, found["support/num_train"].mean())["test/r2"].mean() - found["test/r2"].mean()
+    )
 
 
 def summary(rows) -> dict[str, float]:
@@ -162,7 +184,9 @@ def _close(scores) -> tuple[float, float]:
 def _beside(last, unbalanced, field: str) -> pd.DataFrame:
     """Unbalanced runs, and at every value of the field the balanced ones with as many train tasks."""
     even = [
-        _fair(last, cell["support/num_train"].mean()).assign(**{field: value}, support_="balanced, as many train tasks")
+        _fair(last, cell["support/num_train"].mean()).assign(
+            **{field: value}, support_="balanced, as many train tasks"
+        )
         for value, cell in unbalanced.groupby(field)
     ]
     return pd.concat([unbalanced, *even], ignore_index=True)
@@ -170,10 +194,15 @@ def _beside(last, unbalanced, field: str) -> pd.DataFrame:
 
 def by_module(last: pd.DataFrame) -> pd.DataFrame:
     """One line per run and module: how often it was trained, and how unseen tasks with it are done."""
-    modules = [m[1] for name in last if (m := re.fullmatch(r"ModuleScores/test/module=(\d+)/r2", str(name)))]
+    modules = [
+        m[1]
+        for name in last
+        if (m := re.fullmatch(r"ModuleScores/test/module=(\d+)/r2", str(name)))
+    ]
     lines = [
         last[["run", "support"]].assign(
-            share=last[f"ModuleScores/train/module={m}/share"], **{"test r2": last[f"ModuleScores/test/module={m}/r2"]}
+            share=last[f"ModuleScores/train/module={m}/share"],
+            **{"test r2": last[f"ModuleScores/test/module={m}/r2"]},
         )
         for m in modules
     ]
@@ -182,7 +211,14 @@ def by_module(last: pd.DataFrame) -> pd.DataFrame:
 
 def claims(rows) -> list:
     """Rare modules degrade, more of their tasks help, popular modules do no harm."""
-    kept = ["seed", "support", "support.num_tasks", "support.num_popular", "support/num_train", "test/r2"]
+    kept = [
+        "seed",
+        "support",
+        "support.num_tasks",
+        "support.num_popular",
+        "support/num_train",
+        "test/r2",
+    ]
     last = None if rows is None else _last(rows)[[*kept, "family.num_modules"]]
     scale = "full" if last is None or last["family.num_modules"].max() > 8 else "small"
     rare, popular = RARE[scale], POPULAR[scale]
@@ -196,7 +232,16 @@ def claims(rows) -> list:
     told = f"Two modules in one train task each degrade generalisation (drop in R2 on unseen tasks, {FAIR})"
     made = [_claim(last, fewest, "rare modules", told, "degrades", clear=True)]
     told = f"{rare[-1]} train tasks with each of them instead of one make that drop smaller (by how much)"
-    made.append(_claim(last, closing, "more of their tasks", told, "under-representation is the cause", clear=True))
+    made.append(
+        _claim(
+            last,
+            closing,
+            "more of their tasks",
+            told,
+            "under-representation is the cause",
+            clear=True,
+        )
+    )
     for num in popular:
         name = f"{num} popular modules"
         told = f"{name} in nearly every train task do no harm (drop in R2 on unseen tasks, {FAIR}, at most {DROP})"

@@ -41,9 +41,17 @@ KEPT = 0.9  # of the score on unseen tasks with at most K modules
 def runs(scale: str) -> list[Run]:
     """Number of active modules in training x held-out fraction x seed, where train tasks can connect the modules."""
     bases = {
-        "full": paper(recipe=EARLIER_FAST, num_tasks=512, num_points=4, num_steps=5000, num_evals=1),
+        "full": paper(
+            recipe=EARLIER_FAST, num_tasks=512, num_points=4, num_steps=5000, num_evals=1
+        ),
         "small": Run(num_steps=2000, num_evals=1),
-        "tiny": Run(Hyperteacher(num_modules=6), model=MLP((8, 8)), num_steps=20, num_evals=1, num_eval_tasks=64),
+        "tiny": Run(
+            Hyperteacher(num_modules=6),
+            model=MLP((8, 8)),
+            num_steps=20,
+            num_evals=1,
+            num_eval_tasks=64,
+        ),
     }
     axes = {"frac_test": FRACTIONS[scale], "seed": range(SEEDS[scale])}
     grid = sweep(bases[scale], diagnostics=[()], family__num_hot=HOTS[scale], **axes)
@@ -57,8 +65,16 @@ def _last(rows) -> Any:
     for run in last.to_dict("records"):
         trained = int(run["family.num_hot"])
         scores = {0: run["test/r2"]}
-        scores |= {more: run.get(f"extrapolation/num_hot={trained + more}/r2", float("nan")) for more in (1, 2)}
-        about = {"run": run["run"], "seed": run["seed"], "frac_test": run["frac_test"], "trained": trained}
+        scores |= {
+            more: run.get(f"extrapolation/num_hot={trained + more}/r2", float("nan"))
+            for more in (1, 2)
+        }
+        about = {
+            "run": run["run"],
+            "seed": run["seed"],
+            "frac_test": run["frac_test"],
+            "trained": trained,
+        }
         lines += [about | {"more": more, "test r2": score} for more, score in scores.items()]
     found: Any = pd.DataFrame(lines)
     found["active"] = found["more"].map({0: "up to K, unseen", 1: "K+1", 2: "K+2"})
@@ -69,7 +85,10 @@ def _last(rows) -> Any:
 def summary(rows) -> dict[str, float]:
     """Mean scores by K, held-out fraction and number of active modules."""
     cells = _last(rows).groupby(["trained", "frac_test", "more"])["test r2"].mean()
-    return {f"K={k}, {frac:.1%} held out, K+{more}": float(value) for (k, frac, more), value in cells.items()}
+    return {
+        f"K={k}, {frac:.1%} held out, K+{more}": float(value)
+        for (k, frac, more), value in cells.items()
+    }
 
 
 def figures(rows) -> dict:
@@ -101,13 +120,23 @@ def _share(frame, trained: int, more: int) -> float:
     means = most.groupby("more")["test r2"].mean()
     if more not in means or 0 not in means:
         return float("nan")
-    return float(means[more] / means[0]) if means[0] > 0.1 else 0.0  # who generalises to nothing keeps nothing
+    return (
+        float(means[more] / means[0]) if means[0] > 0.1 else 0.0
+    )  # who generalises to nothing keeps nothing
 
 
 def _fewest(frame, trained: int) -> float:
     """The score with one module more from the fewest train tasks, as a share of that from the most."""
-    scores = frame[(frame["trained"] == trained) & (frame["more"] == 1)].groupby("frac_test")["test r2"].mean()
-    return float(scores.iloc[-1] / scores.iloc[0]) if len(scores) > 1 and scores.iloc[0] > 0.1 else float("nan")
+    scores = (
+        frame[(frame["trained"] == trained) & (frame["more"] == 1)]
+        .groupby("frac_test")["test r2"]
+        .mean()
+    )
+    return (
+        float(scores.iloc[-1] / scores.iloc[0])
+        if len(scores) > 1 and scores.iloc[0] > 0.1
+        else float("nan")
+    )
 
 
 def claims(rows) -> list:
@@ -139,7 +168,9 @@ def claims(rows) -> list:
     ]
 
 
-def _claim(last, name: str, statement: str, statistic: Statistic, passes: Callable[[float, float], bool]) -> Any:
+def _claim(
+    last, name: str, statement: str, statistic: Statistic, passes: Callable[[float, float], bool]
+) -> Any:
     told = {"name": name, "statement": statement, "source": SOURCE, "published": ledger.OURS}
     known = last is not None and not math.isnan(statistic(last))
     return ledger.judged(last if known else None, statistic, passes, **told)

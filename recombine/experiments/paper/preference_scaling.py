@@ -35,8 +35,16 @@ FAMILIES = {
     "full": PreferenceGrid(num_features=16),  # the paper's, for sizes and supports
 }
 WIDTHS = {"tiny": (4, 16), "small": (8, 32, 128), "full": (16, 64, 256, 1024)}
-FRACTIONS = {"tiny": (0.25, 0.5), "small": (0.25, 0.5, 0.75, 0.9), "full": (0.25, 0.5, 0.75, 0.9, 0.95, 0.98)}
-SIZES = {"tiny": (40, 8, 1), "small": (2500, 64, 2), "full": (10_000, 512, 3)}  # steps, tasks in a batch, seeds
+FRACTIONS = {
+    "tiny": (0.25, 0.5),
+    "small": (0.25, 0.5, 0.75, 0.9),
+    "full": (0.25, 0.5, 0.75, 0.9, 0.95, 0.98),
+}
+SIZES = {
+    "tiny": (40, 8, 1),
+    "small": (2500, 64, 2),
+    "full": (10_000, 512, 3),
+}  # steps, tasks in a batch, seeds
 # Chosen by seen scores, on seeds that are not used here.
 RATES = {"tiny": 0.02, "small": 0.02, "full": 0.03}  # larger batches bear larger rates
 VIOLATING = ("Disconnected", "MissingModule")
@@ -79,8 +87,13 @@ def summary(rows) -> dict[str, float]:
     """Means over seeds of the accuracy over whole episodes of unseen tasks."""
     by_width, by_fraction, by_support = _cells(rows)
     found = {f"width {w}": float(v) for w, v in by_width.groupby("width")[SCORE].mean().items()}
-    found |= {f"{f:.0%} held out": float(v) for f, v in by_fraction.groupby("frac_test")[SCORE].mean().items()}
-    return found | {str(s): float(v) for s, v in by_support.groupby("support")[SCORE].mean().items()}
+    found |= {
+        f"{f:.0%} held out": float(v)
+        for f, v in by_fraction.groupby("frac_test")[SCORE].mean().items()
+    }
+    return found | {
+        str(s): float(v) for s, v in by_support.groupby("support")[SCORE].mean().items()
+    }
 
 
 def figures(rows) -> dict:
@@ -111,7 +124,12 @@ def figures(rows) -> dict:
             log_x=True,
         ),
         "supports": figure.bars(
-            by_support.assign(trained=by_support["support"] + " (" + by_support["support/num_train"].astype(str) + ")"),
+            by_support.assign(
+                trained=by_support["support"]
+                + " ("
+                + by_support["support/num_train"].astype(str)
+                + ")"
+            ),
             "trained",
             SCORE,
             title="Which tasks are trained on: supports, asked to hold out 25%",
@@ -129,7 +147,9 @@ def _sides(frame):
         var_name="tasks",
         value_name="trajectory_accuracy",
     )
-    return tall.assign(tasks=tall["tasks"].map({"seen/trajectory_accuracy": "seen tasks", SCORE: "unseen tasks"}))
+    return tall.assign(
+        tasks=tall["tasks"].map({"seen/trajectory_accuracy": "seen tasks", SCORE: "unseen tasks"})
+    )
 
 
 def episode(family: PreferenceGrid, seed: int = 0):
@@ -140,30 +160,49 @@ def episode(family: PreferenceGrid, seed: int = 0):
     task = family.weigh(new_key(seed), jax.numpy.asarray(row))
     play = jax.jit(lambda key: family.play(world, key, task))
     told = (play(new_key(i)) for i in range(1000))
-    played = next(p for p in told if (np.asarray(p.reward) > 0).sum() >= 2 and (p.action == 0).any())
+    played = next(
+        p for p in told if (np.asarray(p.reward) > 0).sum() >= 2 and (p.action == 0).any()
+    )
     layout, worth = played.layout, np.asarray(task @ world)
     pictures = []
     for t, action in enumerate(int(a) for a in played.action if a >= 0):
         things = [
-            film.Thing(tuple(CELLS[cell].tolist()), f"{worth[feature]:+.1f}", bool(worth[feature] > 0))
-            for cell, feature, present in zip(layout.cells, layout.features, played.present[t], strict=True)
+            film.Thing(
+                tuple(CELLS[cell].tolist()), f"{worth[feature]:+.1f}", bool(worth[feature] > 0)
+            )
+            for cell, feature, present in zip(
+                layout.cells, layout.features, played.present[t], strict=True
+            )
             if present
         ]
         earned = float(played.reward[t])
         caption = f"{t + 1}. {ACTIONS[action]}" + (f", earns {earned:+.1f}" if earned else "")
         caption += ": the end" if action == 0 else ""
-        pictures.append(film.Picture(tuple(CELLS[played.cell[t]].tolist()), MOVES[action], things, caption))
-    return film.strip(WALLS, pictures, "One episode of one task: the student is to choose every action")
+        pictures.append(
+            film.Picture(tuple(CELLS[played.cell[t]].tolist()), MOVES[action], things, caption)
+        )
+    return film.strip(
+        WALLS, pictures, "One episode of one task: the student is to choose every action"
+    )
 
 
 def claims(rows) -> list:
     """The paper's findings, on this family: differences of the accuracy over whole episodes of unseen tasks."""
     whole = "On unseen tasks the accuracy over whole episodes"
     told = {
-        "width": (f"{whole} grows with width (on seen tasks too: narrow students do not fit)", "monotone gain"),
-        "data": (f"{whole} grows with the number of train tasks (most against fewest)", "monotone gain"),
+        "width": (
+            f"{whole} grows with width (on seen tasks too: narrow students do not fit)",
+            "monotone gain",
+        ),
+        "data": (
+            f"{whole} grows with the number of train tasks (most against fewest)",
+            "monotone gain",
+        ),
         "support": (f"{whole} falls where modules are never shown or never mixed", "large drop"),
-        "frequency": (f"{whole} falls where some modules are rare, not where some are frequent", "rare modules hurt"),
+        "frequency": (
+            f"{whole} falls where some modules are rare, not where some are frequent",
+            "rare modules hurt",
+        ),
     }
     controls = {
         "width": "the narrowest must fail",
@@ -172,7 +211,9 @@ def claims(rows) -> list:
         "frequency": "frequent modules may do no harm",
     }
     return [
-        ledger.Claim(name, statement, SOURCE, published, *_measured(rows, name), control=controls[name])
+        ledger.Claim(
+            name, statement, SOURCE, published, *_measured(rows, name), control=controls[name]
+        )
         for name, (statement, published) in told.items()
     ]
 
@@ -187,7 +228,9 @@ def _measured(rows, name: str) -> tuple[float | None, bool | None]:
     )
     if name == "width":
         gain = by_width.iloc[-1] - by_width.iloc[0]
-        return float(gain), bool(by_width.is_monotonic_increasing and by_width.iloc[0] < 0.5 < by_width.iloc[-1])
+        return float(gain), bool(
+            by_width.is_monotonic_increasing and by_width.iloc[0] < 0.5 < by_width.iloc[-1]
+        )
     if name == "data":
         cost = by_fraction.iloc[0] - by_fraction.iloc[-1]
         return float(cost), bool(cost > 0.1 and (by_fraction.diff().iloc[1:] < NOISE).all())

@@ -70,7 +70,9 @@ SOURCE = "arXiv 2507.07207, section 3"
 def grid(scale: str) -> list[Run]:
     """K x M x held-out fraction x seed, impossible runs included."""
     families = [Hyperteacher(num_modules=m, num_hot=k) for k in HOTS[scale] for m in MODULES[scale]]
-    return sweep(BASES[scale], family=families, frac_test=FRACTIONS[scale], seed=range(SEEDS[scale]))
+    return sweep(
+        BASES[scale], family=families, frac_test=FRACTIONS[scale], seed=range(SEEDS[scale])
+    )
 
 
 def enough(num_hot: int, num_modules: int, frac_test: float) -> bool:
@@ -115,7 +117,10 @@ def _sizes(scale: str, num_hot: int, num_modules: int) -> list[int]:
 def _trends(last) -> dict:
     """Every family's trend along its train tasks."""
     wanted = [
-        {_name(*family): _sizes(scale, *family) for family in itertools.product(HOTS[scale], MODULES[scale])}
+        {
+            _name(*family): _sizes(scale, *family)
+            for family in itertools.product(HOTS[scale], MODULES[scale])
+        }
         for scale in HOTS
     ]
     return ledger.trends(last, "family", "support/num_train", SCORE, wanted)
@@ -145,7 +150,10 @@ def _power(crossings) -> float:
     numbers were measured."""
     known = crossings[crossings["state"] == "crossed"]
     known = known[known.groupby("K")["M"].transform("nunique") >= 3]
-    powers = [np.polyfit(np.log(one["total"]), np.log(one["needed"]), 1)[0] for _, one in known.groupby("K")]
+    powers = [
+        np.polyfit(np.log(one["total"]), np.log(one["needed"]), 1)[0]
+        for _, one in known.groupby("K")
+    ]
     return float(max(powers, default=np.nan))
 
 
@@ -156,23 +164,36 @@ def summary(rows) -> dict[str, float]:
     cells = itertools.product(last["K"].unique(), last["M"].unique(), last["frac_test"].unique())
     found = {
         "gain from the fewest tasks to the most": _gain(last),
-        "impossible runs, left out": float(last["seed"].nunique() * sum(not enough(*cell) for cell in cells)),
+        "impossible runs, left out": float(
+            last["seed"].nunique() * sum(not enough(*cell) for cell in cells)
+        ),
     }
     if trends:
-        found["families that fall as tasks are added"] = float(sum(one.fall > 0 for one in trends.values()))
+        found["families that fall as tasks are added"] = float(
+            sum(one.fall > 0 for one in trends.values())
+        )
         found["deepest fall"] = max(one.fall for one in trends.values())
     known = crossings[crossings["state"] == "crossed"]
     shares = (known["needed"] / known["total"]).groupby([known["K"], known["M"]]).mean()
-    found |= {f"{_name(*family)}: share of the tasks needed": float(share) for family, share in shares.items()}
+    found |= {
+        f"{_name(*family)}: share of the tasks needed": float(share)
+        for family, share in shares.items()
+    }
     states = crossings["state"].value_counts()
-    return found | {f"curves that reach {TARGET} {s}": float(states.get(s, 0)) for s in ("never", "at once")}
+    return found | {
+        f"curves that reach {TARGET} {s}": float(states.get(s, 0)) for s in ("never", "at once")
+    }
 
 
 def ticks(tasks) -> dict[str, Any]:
     """Marks of an axis of train tasks, which may lie too close to name each: powers of ten, and 2 and 5 between them
     where there is room."""
     between = (1, 2, 5) if tasks.max() < 10_000 * tasks.min() else (1,)
-    return {"tickvals": [d * 10**p for p in range(7) for d in between], "ticktext": None, "tickformat": "~s"}
+    return {
+        "tickvals": [d * 10**p for p in range(7) for d in between],
+        "ticktext": None,
+        "tickformat": "~s",
+    }
 
 
 def figures(rows) -> dict:
@@ -252,7 +273,11 @@ def claims(rows) -> list:
     made = []
     for name, (statement, published, control) in told.items():
         measured, interval, holds = found.get(name, (None, None, None))
-        made.append(ledger.Claim(name, statement, SOURCE, published, measured, holds, control, interval))
+        made.append(
+            ledger.Claim(name, statement, SOURCE, published, measured, holds, control, interval)
+        )
     trends = {} if rows is None else _trends(_last(rows))
-    strict = ledger.never_falls(trends.values(), "Test R2 falls in no family as tasks are added", SOURCE)
+    strict = ledger.never_falls(
+        trends.values(), "Test R2 falls in no family as tasks are added", SOURCE
+    )
     return [made[0], strict, *made[1:]]

@@ -19,7 +19,16 @@ Measured: full (2026-11-16, M=16, width 256, 3 seeds): from 1 to 4 layers all gr
 """
 
 from recombine.experiments import claim as ledger
-from recombine.experiments.paper.scaling_width import ENCODINGS, SCORE, ends, fall, growth, last, ordered, students
+from recombine.experiments.paper.scaling_width import (
+    ENCODINGS,
+    SCORE,
+    ends,
+    fall,
+    growth,
+    last,
+    ordered,
+    students,
+)
 from recombine.parts.encodings.few_shot import FewShot
 from recombine.parts.models.mlp import MLP
 from recombine.parts.recipes.fast import Fast
@@ -50,7 +59,9 @@ def _trends(rows) -> dict[str, dict]:
     wanted = [{WIDTH[scale]: DEPTHS[scale]} for scale in DEPTHS]
     found = last(rows)
     return {
-        encoding: ledger.trends(found[found["encoding"] == encoding], "width", "depth", SCORE, wanted)
+        encoding: ledger.trends(
+            found[found["encoding"] == encoding], "width", "depth", SCORE, wanted
+        )
         for encoding in ENCODINGS
     }
 

@@ -104,8 +104,18 @@ def grid(scale: str) -> list[Run]:
     found = []
     for model, recipe in MODELS[scale].items():
         for family in (Hyperteacher(m, k) for m in MODULES[scale] for k in HOTS[scale]):
-            base = Run(family, Balanced(), model=model, recipe=recipe, diagnostics=(), num_evals=1, **SIZES[scale])
-            found += sweep(base, frac_test=_fractions(scale, family.num_tasks), seed=range(SEEDS[scale]))
+            base = Run(
+                family,
+                Balanced(),
+                model=model,
+                recipe=recipe,
+                diagnostics=(),
+                num_evals=1,
+                **SIZES[scale],
+            )
+            found += sweep(
+                base, frac_test=_fractions(scale, family.num_tasks), seed=range(SEEDS[scale])
+            )
     return found
 
 
@@ -137,7 +147,9 @@ def _wanted(scale: str, run: Run) -> bool:
 
 def _scale(rows) -> str:
     """The scale at which rows were trained; full where none of ours fits."""
-    return {sizes["num_steps"]: scale for scale, sizes in SIZES.items()}.get(rows["num_steps"].max(), "full")
+    return {sizes["num_steps"]: scale for scale, sizes in SIZES.items()}.get(
+        rows["num_steps"].max(), "full"
+    )
 
 
 def _last(rows):
@@ -150,7 +162,9 @@ def _last(rows):
 def _crossings(rows, model: str, target: float | None = None):
     """The tasks that a student needs, for each K, M and seed."""
     last, target = _last(rows), target or TARGETS[_scale(rows)][0]
-    return statistics.crossings(last[last["model"] == model], ["K", "M", "total", "seed"], SCORE, target)
+    return statistics.crossings(
+        last[last["model"] == model], ["K", "M", "total", "seed"], SCORE, target
+    )
 
 
 def _known(rows, model: str, target: float | None = None):
@@ -187,7 +201,9 @@ def power(cells) -> float:
 
 def margin(cells, largest: bool) -> float:
     """By how much the exponential misses more than the worse of the two other laws."""
-    return error(cells, EXPONENTIAL, largest) - max(error(cells, law, largest) for law in (POWER, POLYNOMIAL))
+    return error(cells, EXPONENTIAL, largest) - max(
+        error(cells, law, largest) for law in (POWER, POLYNOMIAL)
+    )
 
 
 def summary(rows) -> dict[str, float]:
@@ -195,12 +211,23 @@ def summary(rows) -> dict[str, float]:
     found, scale = {}, _scale(rows)
     for model in rows["model"].unique():
         cells, known = _crossings(rows, model), _known(rows, model)
-        found |= {f"{model}, K={k}: power of the total": fit(one, POWER)[0] for k, one in known.groupby("K")}
+        found |= {
+            f"{model}, K={k}: power of the total": fit(one, POWER)[0]
+            for k, one in known.groupby("K")
+        }
         for law in LAWS if len(known) else ():
-            found[f"{model}, {law}: error of log n at the two largest M"] = error(known, law, largest=True)
+            found[f"{model}, {law}: error of log n at the two largest M"] = error(
+                known, law, largest=True
+            )
         states = cells["state"].value_counts()
-        found |= {f"{model}: curves that reach the target {s}": float(states.get(s, 0)) for s in STATES}
-        lost = [not enough(cell.K, cell.M, f) for cell in cells.itertuples() for f in _fractions(scale, cell.total)]
+        found |= {
+            f"{model}: curves that reach the target {s}": float(states.get(s, 0)) for s in STATES
+        }
+        lost = [
+            not enough(cell.K, cell.M, f)
+            for cell in cells.itertuples()
+            for f in _fractions(scale, cell.total)
+        ]
         found[f"{model}: impossible runs, left out"] = float(sum(lost))
     return found
 
@@ -244,10 +271,18 @@ def _needed(rows, model: str):
     )
     colours = dict(zip(sorted(cells["K"].unique()), figure.COLOURS, strict=False))
     for law, dash in zip((POWER, POLYNOMIAL, EXPONENTIAL), figure.DASHES, strict=False):
-        drawn.add_scatter(x=[None], y=[None], mode="lines", line={"color": figure.INK, "dash": dash}, name=law)
+        drawn.add_scatter(
+            x=[None], y=[None], mode="lines", line={"color": figure.INK, "dash": dash}, name=law
+        )
         for k, one in known.groupby("K"):
             line = {"color": colours[k], "width": 1.5, "dash": dash}
-            drawn.add_scatter(**_predicted(one, k, law), mode="lines", line=line, showlegend=False, hoverinfo="skip")
+            drawn.add_scatter(
+                **_predicted(one, k, law),
+                mode="lines",
+                line=line,
+                showlegend=False,
+                hoverinfo="skip",
+            )
     return drawn
 
 
@@ -266,9 +301,15 @@ def claims(rows) -> list:
 
 def _claims(rows, model: str) -> list[ledger.Claim]:
     targets = TARGETS["full" if rows is None else _scale(rows)]
-    parts = [] if rows is None else [_known(rows, model, target).assign(target=target) for target in targets]
+    parts = (
+        []
+        if rows is None
+        else [_known(rows, model, target).assign(target=target) for target in targets]
+    )
     known: Any = pd.concat(parts) if parts else ()
-    missed = "An exponential in M misses the tasks needed at {} more than the other laws (RMS of log n)"
+    missed = (
+        "An exponential in M misses the tasks needed at {} more than the other laws (RMS of log n)"
+    )
     told = {
         "power": (
             lambda cells: max(power(one) for _, one in cells.groupby("target")),
@@ -292,10 +333,18 @@ def _claims(rows, model: str) -> list[ledger.Claim]:
         if len(known):
             measured, interval = statistic(known), statistics.over_seeds(known, statistic)
             of_each = [one for _, one in known.groupby("target")]
-            control_fails = all(error(one, SHARE, largest=True) > error(one, POWER, largest=True) for one in of_each)
+            control_fails = all(
+                error(one, SHARE, largest=True) > error(one, POWER, largest=True) for one in of_each
+            )
             holds = interval[1] < 1 and control_fails if name == "power" else interval[0] > 0
         judged = ", ".join(f"{k:g}" for k in sorted(known["K"].unique())) if len(known) else ""
-        told_of = f"{model}, the worst of R2 {', '.join(f'{target:g}' for target in sorted(targets))}"
+        told_of = (
+            f"{model}, the worst of R2 {', '.join(f'{target:g}' for target in sorted(targets))}"
+        )
         names = f"{model}: {name}", f"{statement}; {told_of}" + f"; K = {judged}" * bool(judged)
-        made.append(ledger.Claim(*names, SOURCE, "sub-exponential growth", measured, holds, control, interval))
+        made.append(
+            ledger.Claim(
+                *names, SOURCE, "sub-exponential growth", measured, holds, control, interval
+            )
+        )
     return made

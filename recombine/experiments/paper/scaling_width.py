@@ -60,7 +60,11 @@ def students(scale: str) -> list[Run]:
         # The recipes of the committed table; `faithful_runs` replace them.
         "full": (
             paper(recipe=EARLIER_FAST, num_steps=5000, num_tasks=512, num_points=4),
-            {"encoding": FewShot(), "num_steps": 16_000, "recipe": Fast(0.015, 0.02, vector_rate=1.0)},
+            {
+                "encoding": FewShot(),
+                "num_steps": 16_000,
+                "recipe": Fast(0.015, 0.02, vector_rate=1.0),
+            },
         ),
     }[scale]
     short = dataclasses.replace(short, diagnostics=(), num_evals=1)
@@ -70,7 +74,11 @@ def students(scale: str) -> list[Run]:
 def runs(scale: str) -> list[Run]:
     """Encoding x depth x width x seed, 25% held out."""
     models = [MLP((width,) * depth) for depth in DEPTHS[scale] for width in WIDTHS[scale]]
-    return [run for base in students(scale) for run in sweep(base, model=models, seed=range(SEEDS[scale]))]
+    return [
+        run
+        for base in students(scale)
+        for run in sweep(base, model=models, seed=range(SEEDS[scale]))
+    ]
 
 
 def faithful_runs() -> list[Run]:
@@ -81,7 +89,9 @@ def faithful_runs() -> list[Run]:
     for base in (paper_fast(encoding=encoding, diagnostics=probes) for encoding in encodings):
         for depth in DEPTHS["full"]:
             for width in WIDTHS["full"]:
-                found += sweep(base, model=[MLP((width,) * depth)], seed=range(8 if width <= 1024 else 3))
+                found += sweep(
+                    base, model=[MLP((width,) * depth)], seed=range(8 if width <= 1024 else 3)
+                )
     return found
 
 
@@ -98,7 +108,9 @@ def _trends(rows) -> dict[str, dict]:
     wanted = [dict.fromkeys(DEPTHS[scale], WIDTHS[scale]) for scale in WIDTHS]
     found = last(rows)
     return {
-        encoding: ledger.trends(found[found["encoding"] == encoding], "depth", "width", SCORE, wanted)
+        encoding: ledger.trends(
+            found[found["encoding"] == encoding], "depth", "width", SCORE, wanted
+        )
         for encoding in ENCODINGS
     }
 

@@ -57,10 +57,21 @@ ORDER = (
 
 def _base(scale: str) -> Run:
     if scale == "full":
-        return paper(recipe=EARLIER_FAST, num_tasks=512, num_points=4, num_steps=5000, num_evals=1, diagnostics=())
+        return paper(
+            recipe=EARLIER_FAST,
+            num_tasks=512,
+            num_points=4,
+            num_steps=5000,
+            num_evals=1,
+            diagnostics=(),
+        )
     family = Hyperteacher(num_modules=8 if scale == "small" else 6)
     run = Run(family, num_steps=2000, num_evals=1, diagnostics=())
-    return run if scale == "small" else put(run, {"num_steps": 20, "model": MLP((8,)), "num_eval_tasks": 64})
+    return (
+        run
+        if scale == "small"
+        else put(run, {"num_steps": 20, "model": MLP((8,)), "num_eval_tasks": 64})
+    )
 
 
 def runs(scale: str) -> list[Run]:
@@ -70,13 +81,24 @@ def runs(scale: str) -> list[Run]:
     num_modules = base.family.num_modules
     halves = (num_modules // 2, num_modules - num_modules // 2)
     total = khot.count(num_modules, 3)
-    most = max(0.25, 1 - khot.count(num_modules - 1, 3) / total)  # as many tasks as there are without a module
-    fewer = 1 - sum(khot.count(half, 3) for half in halves) / total  # held out by halves that are never mixed
+    most = max(
+        0.25, 1 - khot.count(num_modules - 1, 3) / total
+    )  # as many tasks as there are without a module
+    fewer = (
+        1 - sum(khot.count(half, 3) for half in halves) / total
+    )  # held out by halves that are never mixed
     pairs = put(base, {"family.num_hot": 2})
     return [
         *sweep(base, support=supports, frac_test=[most], seed=seeds),
-        *sweep(base, support=[Random(), Balanced(), Disconnected(sizes=halves)], frac_test=[fewer], seed=seeds),
-        *sweep(pairs, family__weights=["khot", "discrete"], support=_pairs(num_modules), seed=seeds),
+        *sweep(
+            base,
+            support=[Random(), Balanced(), Disconnected(sizes=halves)],
+            frac_test=[fewer],
+            seed=seeds,
+        ),
+        *sweep(
+            pairs, family__weights=["khot", "discrete"], support=_pairs(num_modules), seed=seeds
+        ),
     ]
 
 
@@ -85,36 +107,53 @@ def _pairs(num_modules: int) -> list[Listed]:
     half = num_modules // 2
     across = [(a, b) for a in range(half) for b in range(half, num_modules)]
     num = 2 if half >= 4 else 1  # exchanged pairs of each side
-    within: Combinations = tuple((side + 2 * i, side + 2 * i + 1) for side in (0, half) for i in range(num))
+    within: Combinations = tuple(
+        (side + 2 * i, side + 2 * i + 1) for side in (0, half) for i in range(num)
+    )
     given = [(i, half + i) for i in range(2 * num)]
     sides = (range(half), range(half, num_modules))
     test = tuple(p for side in sides for p in itertools.combinations(side, 2) if p not in within)
-    return [Listed(tuple(across), test), Listed((*(p for p in across if p not in given), *within), test)]
+    return [
+        Listed(tuple(across), test),
+        Listed((*(p for p in across if p not in given), *within), test),
+    ]
 
 
 def _last(rows) -> Any:
     last = ledger.last(rows)
     last["law"] = last["family.weights"]
     last["trained on"] = [_name(row) for row in last.to_dict("records")]
-    last["trained on"] = pd.Categorical(last["trained on"], [n for n in ORDER if n in set(last["trained on"])])
+    last["trained on"] = pd.Categorical(
+        last["trained on"], [n for n in ORDER if n in set(last["trained on"])]
+    )
     return last
 
 
 def _name(row: dict[str, Any]) -> str:
     if row["support"] == "Listed":
         return "spanned" if row["support/spanned"] else "unspanned"
-    plain = {"Random": "random", "Balanced": "balanced", "Popular": "popular", "Unpopular": "unpopular"}
+    plain = {
+        "Random": "random",
+        "Balanced": "balanced",
+        "Popular": "popular",
+        "Unpopular": "unpopular",
+    }
     plain |= {"MissingModule": "module missing", "Disconnected": "unmixed, as published"}
     if row["frac_test"] < 0.5:
         return plain[row["support"]]
-    return "unmixed halves" if row["support"] == "Disconnected" else plain[row["support"]] + ", fewer"
+    return (
+        "unmixed halves" if row["support"] == "Disconnected" else plain[row["support"]] + ", fewer"
+    )
 
 
 def summary(rows) -> dict[str, float]:
     """Mean R2 on unseen tasks of every support, and how many tasks were trained."""
     last = _last(rows)
     cells = last.groupby(["family.num_hot", "law", "trained on"], observed=True)["test/r2"].mean()
-    return {f"{name} ({law})" if hot == 2 else str(name): float(value) for (hot, law, name), value in cells.items()}
+    return {
+        f"{name} ({law})" if hot == 2 else str(name): float(value)
+        for (hot, law, name), value in cells.items()
+    }
 
 
 def figures(rows) -> dict:
@@ -157,12 +196,33 @@ def claims(rows) -> list:
     last = None if rows is None else _last(rows)[["seed", "law", "trained on", "test/r2"]]
     published = "significant degradation"
     return [
-        _claim(last, "module missing", ("random", "module missing"), "A module absent from training", published),
-        _claim(last, "unmixed, as published", ("random", "unmixed, as published"), "A group never mixed", published),
-        _claim(last, "unmixed halves", ("random, fewer", "unmixed halves"), "Two halves never mixed", published),
+        _claim(
+            last,
+            "module missing",
+            ("random", "module missing"),
+            "A module absent from training",
+            published,
+        ),
+        _claim(
+            last,
+            "unmixed, as published",
+            ("random", "unmixed, as published"),
+            "A group never mixed",
+            published,
+        ),
+        _claim(
+            last,
+            "unmixed halves",
+            ("random, fewer", "unmixed halves"),
+            "Two halves never mixed",
+            published,
+        ),
         _claim(last, "balanced", ("random", "balanced"), "Balanced instead of random"),
         _claim(
-            last, "balanced, fewer", ("random, fewer", "balanced, fewer"), "Balanced instead of random, fewer tasks"
+            last,
+            "balanced, fewer",
+            ("random, fewer", "balanced, fewer"),
+            "Balanced instead of random, fewer tasks",
         ),
         _claim(
             last,
@@ -172,17 +232,28 @@ def claims(rows) -> list:
             ledger.OURS,
             "khot",
         ),
-        _claim(last, "unspanned, drawn", ("spanned", "unspanned"), "Unspanned pairs, drawn weights", law="discrete"),
+        _claim(
+            last,
+            "unspanned, drawn",
+            ("spanned", "unspanned"),
+            "Unspanned pairs, drawn weights",
+            law="discrete",
+        ),
     ]
 
 
-def _claim(last, name: str, pair: tuple[str, str], told: str, published: str = "", law: str | None = None):
+def _claim(
+    last, name: str, pair: tuple[str, str], told: str, published: str = "", law: str | None = None
+):
     """A support's drop in R2: large where something is published of it (or expected), none otherwise; its whole
     interval."""
     measured = interval = holds = None
     fair = f"{pair[0].removesuffix(', fewer')} supports"
     if last is not None and _drop(last, *pair, law) == _drop(last, *pair, law):
-        measured, interval = _drop(last, *pair, law), over_seeds(last, lambda frame: _drop(frame, *pair, law))
+        measured, interval = (
+            _drop(last, *pair, law),
+            over_seeds(last, lambda frame: _drop(frame, *pair, law)),
+        )
         learnt = _score(last, pair[0], law) > LEARNT
         holds = learnt and (interval[0] > LARGE if published else max(map(abs, interval)) <= SMALL)
     return ledger.Claim(

@@ -36,7 +36,11 @@ from recombine.sweeps.run import Run, sweep
 
 TITLE = "How many tasks do an MLP and a transformer need?"
 TARGET = 0.9
-FRACTIONS = {"tiny": (0.4, 0.7), "small": (0.25, 0.5, 0.75, 0.9), "full": (0.5, 0.75, 0.9, 0.95, 0.98)}
+FRACTIONS = {
+    "tiny": (0.4, 0.7),
+    "small": (0.25, 0.5, 0.75, 0.9),
+    "full": (0.5, 0.75, 0.9, 0.95, 0.98),
+}
 SEEDS = {"tiny": 1, "small": 2, "full": 3}
 # On the hyperteacher also without decay, which matters for how few tasks are enough.
 DECAYS = {Hyperteacher: (0.0, 0.05), PreferenceGrid: (0.05,)}
@@ -99,7 +103,9 @@ def _last(rows):
         acted = last["family"] == "PreferenceGrid"
         scores = last.reindex(columns=[f"{side}/r2", f"{side}/trajectory_accuracy"])
         last[side] = scores.iloc[:, 0].where(~acted, scores.iloc[:, 1])
-    last["share"] = (last["test"] / last["seen"]).where(last["seen"] > 0.1, 0.0)  # who fits nothing keeps nothing
+    last["share"] = (last["test"] / last["seen"]).where(
+        last["seen"] > 0.1, 0.0
+    )  # who fits nothing keeps nothing
     apart = last["model.apart"].astype("boolean").fillna(False)
     last["kind"] = last["model"].mask(apart, APART)
     last["student"] = last["kind"] + ", decay " + last["recipe.weight_decay"].map("{:g}".format)
@@ -108,7 +114,9 @@ def _last(rows):
 
 def _curve(last, family: str, decay: float, kind: str, score: str):
     """The mean of a score by the number of train tasks, for one family, weight decay and kind of student."""
-    kept = (last["family"] == family) & (last["recipe.weight_decay"] == decay) & (last["kind"] == kind)
+    kept = (
+        (last["family"] == family) & (last["recipe.weight_decay"] == decay) & (last["kind"] == kind)
+    )
     return last[kept].groupby("support/num_train")[score].mean()
 
 
@@ -128,8 +136,12 @@ def share(last, family: str, decay: float, kind: str) -> list[float]:
 def match(last, family: str, decay: float, kind: str) -> list[float]:
     """How many times as many tasks the MLP has as the other needs to score like it, for each number but the fewest."""
     plain, other = (_curve(last, family, decay, name, "test") for name in ("MLP", kind))
-    pairs = [(tasks, statistics.needed(other.index, other, score)) for tasks, score in plain.items()]
-    return [statistics.ratio(*pair) or 0.0 for pair in pairs[1:]]  # with the fewest one can only be even or worse
+    pairs = [
+        (tasks, statistics.needed(other.index, other, score)) for tasks, score in plain.items()
+    ]
+    return [
+        statistics.ratio(*pair) or 0.0 for pair in pairs[1:]
+    ]  # with the fewest one can only be even or worse
 
 
 def summary(rows) -> dict[str, float]:
@@ -142,7 +154,10 @@ def summary(rows) -> dict[str, float]:
 def figures(rows) -> dict:
     """Scores on unseen tasks by the number of train tasks, for each family."""
     last = _last(rows)
-    scores = {"Hyperteacher": ("r2", "R² on unseen tasks"), "PreferenceGrid": ("accuracy", "whole episodes right")}
+    scores = {
+        "Hyperteacher": ("r2", "R² on unseen tasks"),
+        "PreferenceGrid": ("accuracy", "whole episodes right"),
+    }
     return {
         family.lower(): figure.lines(
             last[last["family"] == family].rename(columns={"test": f"test {score}"}),
@@ -161,7 +176,10 @@ def figures(rows) -> dict:
 def claims(rows) -> list:
     """The published comparison on each family, at each weight decay, by two measures."""
     measures = {
-        "match": (match, "scores as the MLP with fewer train tasks (times as few; range over numbers of tasks)"),
+        "match": (
+            match,
+            "scores as the MLP with fewer train tasks (times as few; range over numbers of tasks)",
+        ),
         "share": (
             share,
             f"needs fewer for {TARGET:.0%} of its own score on seen tasks (times as few; range over seeds)",
@@ -175,13 +193,17 @@ def claims(rows) -> list:
     ]
 
 
-def _claim(last, case: tuple[str, float, str], name: str, measure: Any, statement: str) -> ledger.Claim:
+def _claim(
+    last, case: tuple[str, float, str], name: str, measure: Any, statement: str
+) -> ledger.Claim:
     family, decay, kind = case
     middle = interval = holds = None
     if last is not None and len(_curve(last, *case, "test")):
         found = measure(last, *case)
         middle, interval = float(np.median(found)), (min(found), max(found))
-        fails = all(_curve(last, family, decay, each, "share").iloc[0] < TARGET for each in ("MLP", kind))
+        fails = all(
+            _curve(last, family, decay, each, "share").iloc[0] < TARGET for each in ("MLP", kind)
+        )
         holds = bool(interval[0] > 1 and fails)
     return ledger.Claim(
         name=f"{family.lower()}, {kind.lower()}, decay {decay:g}: {name}",

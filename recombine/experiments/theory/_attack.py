@@ -50,7 +50,11 @@ def _draw(family: Hyperteacher, key: PRNGKeyArray, where: Where, num: int) -> tu
     if where == "corners":
         hot = jax.random.randint(stream(key, "hot"), (num, 1), 1, most + 1)
     active = (order < hot).astype(float)
-    z = active if where == "corners" else active * jax.random.uniform(stream(key, "weights"), active.shape)
+    z = (
+        active
+        if where == "corners"
+        else active * jax.random.uniform(stream(key, "weights"), active.shape)
+    )
     x = jax.random.uniform(stream(key, "x"), (num, family.d_input), minval=-1.0)
     moves = jnp.concatenate([active * (where != "corners"), jnp.ones_like(x)], axis=1)
     return jnp.concatenate([z, x], axis=1), moves
@@ -72,7 +76,9 @@ def _search(
         return jnp.abs(net.many(x[:, None], z)[0][:, 0] - target).max(axis=1)
 
     at_once = max(1, BUDGET // max(layer.weight.shape[0] for layer in net.layers))
-    at_once = math.gcd(1 << at_once.bit_length() - 1, len(points))  # none is left over: the rest would be compiled too
+    at_once = math.gcd(
+        1 << at_once.bit_length() - 1, len(points)
+    )  # none is left over: the rest would be compiled too
     found = jax.lax.map(errors, points.reshape(-1, at_once, points.shape[1])).reshape(-1)
     worst = jax.lax.top_k(found, num_starts)[1]
     points, moves = points[worst], moves[worst]
@@ -87,8 +93,15 @@ def _search(
         tried = jnp.clip(points + step[:, None] * jnp.sign(slope) * moves, low, 1.0)
         reached, steeper = climb(tried)
         higher = reached > heights
-        points, slope = (jnp.where(higher[:, None], *pair) for pair in ((tried, points), (steeper, slope)))
-        return (points, jnp.where(higher, reached, heights), slope, step * jnp.where(higher, GROW, SHRINK)), None
+        points, slope = (
+            jnp.where(higher[:, None], *pair) for pair in ((tried, points), (steeper, slope))
+        )
+        return (
+            points,
+            jnp.where(higher, reached, heights),
+            slope,
+            step * jnp.where(higher, GROW, SHRINK),
+        ), None
 
     start = points, *climb(points), jnp.full(num_starts, FIRST_STEP)
     (_, heights, *_), _ = jax.lax.scan(ascend, start, length=num_steps)

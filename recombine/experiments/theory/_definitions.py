@@ -52,7 +52,12 @@ class Growth(NamedTuple):
 
 
 def injective(
-    family: Family, world: PyTree[Array], tasks: Array, key: PRNGKeyArray, num_points: int, tolerance: float
+    family: Family,
+    world: PyTree[Array],
+    tasks: Array,
+    key: PRNGKeyArray,
+    num_points: int,
+    tolerance: float,
 ) -> Closest:
     """Whether weighed tasks of a world are told apart by so many points of each, and the closest pair."""
     return closest(answers(family, world, tasks, key, num_points), tolerance)
@@ -66,7 +71,9 @@ def answers(
     x, y = _sample(family, world, key, jnp.asarray(tasks), num_points)
     if jnp.issubdtype(y.dtype, jnp.floating):
         return np.asarray(y, np.float64)
-    pairs = np.concatenate([np.asarray(x, np.float32).reshape(y.size, -1), np.asarray(y).reshape(y.size, -1)], axis=1)
+    pairs = np.concatenate(
+        [np.asarray(x, np.float32).reshape(y.size, -1), np.asarray(y).reshape(y.size, -1)], axis=1
+    )
     return np.array([hash(pair.tobytes()) for pair in pairs]).reshape(y.shape)
 
 
@@ -82,7 +89,9 @@ def distance(one: Any, other: Any) -> Any:
     return ((one - other) ** 2).mean(axis=-1) ** 0.5
 
 
-def separations(functions: Shaped[np.ndarray, "tasks n *outputs"]) -> Float[np.ndarray, "tasks tasks"]:
+def separations(
+    functions: Shaped[np.ndarray, "tasks n *outputs"],
+) -> Float[np.ndarray, "tasks tasks"]:
     """How far apart every two tasks are, in the mean over inputs."""
     with jax.enable_x64(True):
         return np.asarray(_separations(jnp.asarray(functions)))
@@ -105,7 +114,11 @@ def closest(functions: Shaped[np.ndarray, "tasks n *outputs"], tolerance: float 
 
 def num_tasks(family: Any) -> int:
     """How many rows a family has, listed or not."""
-    return khot.count(family.num_modules, family.num_hot) if hasattr(family, "num_hot") else len(family.tasks())
+    return (
+        khot.count(family.num_modules, family.num_hot)
+        if hasattr(family, "num_hot")
+        else len(family.tasks())
+    )
 
 
 def description(family: Any) -> int:
@@ -127,7 +140,9 @@ def twinned(world: Any) -> Any:
     def twin(leaf):
         return leaf.at[1].set(leaf[0])
 
-    return world._replace(modules=tuple(map(twin, world.modules)), biases=tuple(map(twin, world.biases)))
+    return world._replace(
+        modules=tuple(map(twin, world.modules)), biases=tuple(map(twin, world.biases))
+    )
 
 
 def weighings(family: Any, key: PRNGKeyArray, times: int) -> Float[np.ndarray, "tasks M"]:

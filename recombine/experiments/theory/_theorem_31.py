@@ -63,21 +63,34 @@ def folded(family: Hyperteacher, world: Teacher, levels: int, whole: bool = Fals
     num, hidden = len(rows), family.d_hidden
     tent = jnp.concatenate([2 * jnp.eye(num), -4 * jnp.eye(num), jnp.zeros((num, hidden))], axis=1)
     kept = jnp.eye(hidden, 2 * num + hidden, 2 * num)
-    layers = [(jnp.concatenate([rows / 2, rows / 2, biases]), relu_products.join(np.repeat([0.5, 0.0], num), room))]
+    layers = [
+        (
+            jnp.concatenate([rows / 2, rows / 2, biases]),
+            relu_products.join(np.repeat([0.5, 0.0], num), room),
+        )
+    ]
     for level in range(1, levels):
         carried = kept - 4.0 ** (1 - level) * mix @ tent
         layers.append(
-            (jnp.concatenate([tent, tent, carried]), relu_products.join(np.repeat([0.0, -0.5], num), jnp.zeros(hidden)))
+            (
+                jnp.concatenate([tent, tent, carried]),
+                relu_products.join(np.repeat([0.0, -0.5], num), jnp.zeros(hidden)),
+            )
         )
     last = kept - 4.0 ** (1 - levels) * mix @ tent
-    return relu_products.stacked(*layers, (last, -room), (world.readout.T, jnp.zeros(family.num_outputs)))
+    return relu_products.stacked(
+        *layers, (last, -room), (world.readout.T, jnp.zeros(family.num_outputs))
+    )
 
 
 def slack(family: Hyperteacher, world: Teacher, whole: bool = False) -> float:
     """What the proof lets an output be off by with one piece; n pieces divide it by n^2."""
     # In numpy: a handful of numbers on the host, for which jax would compile a dozen little programs.
     theta, omega = np.asarray(world.modules[0], float), np.abs(np.asarray(world.readout, float))
-    most = [np.sort(np.maximum(sign * theta, 0), axis=0)[-_active(family, whole) :].sum(axis=0) for sign in (1, -1)]
+    most = [
+        np.sort(np.maximum(sign * theta, 0), axis=0)[-_active(family, whole) :].sum(axis=0)
+        for sign in (1, -1)
+    ]
     return float((np.maximum(*most).sum(axis=0) / math.sqrt(family.num_hot) @ omega).max())
 
 
@@ -104,21 +117,35 @@ def deep(family: Hyperteacher, world: Teacher, eps: float, whole: bool = False) 
 
 
 def plan(
-    construction: Construction, family: Hyperteacher, world: Teacher, eps: float = 0.0, whole: bool = False
+    construction: Construction,
+    family: Hyperteacher,
+    world: Teacher,
+    eps: float = 0.0,
+    whole: bool = False,
 ) -> Callable[[Teacher], Perceptron]:
     """A network as a function of the world, its sizes settled: `jax.eval_shape` of it tells them without building it.
     What is memorised is every task with 1 to K active modules."""
     if construction == "shallow":
-        return functools.partial(network, family, pieces=pieces(family, world, eps, whole), whole=whole)
+        return functools.partial(
+            network, family, pieces=pieces(family, world, eps, whole), whole=whole
+        )
     if construction == "deep":
-        return functools.partial(folded, family, levels=levels(family, world, eps, whole), whole=whole)
+        return functools.partial(
+            folded, family, levels=levels(family, world, eps, whole), whole=whole
+        )
     if construction == "exact":
         return functools.partial(exact, family)
-    return functools.partial(memorise, family, tasks=khot.listed(family.num_modules, family.num_hot))
+    return functools.partial(
+        memorise, family, tasks=khot.listed(family.num_modules, family.num_hot)
+    )
 
 
 def widths(
-    construction: Construction, family: Hyperteacher, world: Teacher, eps: float = 0.0, whole: bool = False
+    construction: Construction,
+    family: Hyperteacher,
+    world: Teacher,
+    eps: float = 0.0,
+    whole: bool = False,
 ) -> tuple[int, ...]:
     """The hidden layers of the network that `plan` would make, counted and not built."""
     d_input, hidden = family.d_input, family.d_hidden
@@ -161,7 +188,9 @@ def memorise(family: Hyperteacher, world: Teacher, tasks: np.ndarray) -> Percept
     The Hamming distance to a row is linear in a z of zeros and ones. Times more than the copy can ever reach, it
     switches the copy off for every other task.
     """
-    require(bool(np.isin(tasks, (0, 1)).all()), "only tasks whose weights are 0 or 1 can be memorised")
+    require(
+        bool(np.isin(tasks, (0, 1)).all()), "only tasks whose weights are 0 or 1 can be memorised"
+    )
     weights, biases = relu_products.effective(world, family.num_hot)
     own = jnp.einsum("nm,ihm->nhi", tasks, weights)
     bias = jnp.einsum("nm,hm->nh", tasks, biases)
@@ -190,7 +219,9 @@ def constants(family: Hyperteacher) -> tuple[float, float]:
     # variance, which jax makes up for with this factor.
     cut = 2 / 0.87962566103423978
     size = family.d_input * family.d_hidden
-    theta, omega = (cut * math.sqrt(math.sqrt(3) / fan_in) for fan_in in (family.d_input, family.d_hidden))
+    theta, omega = (
+        cut * math.sqrt(math.sqrt(3) / fan_in) for fan_in in (family.d_input, family.d_hidden)
+    )
     most = size * omega * theta * math.sqrt(family.num_hot)
     # An odd number of pieces is below sqrt(slack/eps) + 2; one square takes a ReLU less than that, and there are 2 I H.
     return 2 * size * (math.sqrt(most) + 1) + 2 * family.d_hidden, 0.0
@@ -204,7 +235,8 @@ def crossing(family: Hyperteacher, world: Teacher) -> float:
     n = max(
         n
         for n in range(1, 512, 2)
-        if 2 * size * (n - 1) + 2 * hidden <= max(1, math.ceil(math.log2(n))) * (4 * size + hidden) + hidden
+        if 2 * size * (n - 1) + 2 * hidden
+        <= max(1, math.ceil(math.log2(n))) * (4 * size + hidden) + hidden
     )
     return slack(family, world) / n**2
 

@@ -99,7 +99,9 @@ def recovered(
     return np.take_along_axis(agrees, truth[:, None], axis=1)[:, 0] > others.max(axis=1)
 
 
-def apart(functions: Functions, taus: Float[np.ndarray, " taus"]) -> Float[np.ndarray, "taus tasks tasks"]:
+def apart(
+    functions: Functions, taus: Float[np.ndarray, " taus"]
+) -> Float[np.ndarray, "taus tasks tasks"]:
     """On which share of the inputs every two tasks are more than 2 tau apart; a task from itself, 1."""
     shares = 1 - agreement(functions, functions, 2 * np.asarray(taus))
     return np.maximum(shares, np.eye(len(functions)))
@@ -121,7 +123,9 @@ def check(delta: float, least_apart: float) -> bool:
 
 
 def point(
-    agrees: Float[np.ndarray, "tasks candidates"], truth: Int[np.ndarray, " tasks"], least_apart: float
+    agrees: Float[np.ndarray, "tasks candidates"],
+    truth: Int[np.ndarray, " tasks"],
+    least_apart: float,
 ) -> dict[str, Any]:
     """All that the theorem is about, for one model. The control `permuted` takes a candidate's answers for the next
     one's."""
@@ -163,7 +167,9 @@ def adversary(functions: Functions, tau: float, budget: float) -> Functions:
 def scattered(functions: Functions, budget: float, rng: np.random.Generator) -> Functions:
     """A model that gives another task's answer on a random share `budget` of all pairs."""
     num_tasks, num_inputs = functions.shape[:2]
-    others = (np.arange(num_tasks)[:, None] + rng.integers(1, num_tasks, (num_tasks, num_inputs))) % num_tasks
+    others = (
+        np.arange(num_tasks)[:, None] + rng.integers(1, num_tasks, (num_tasks, num_inputs))
+    ) % num_tasks
     hit = rng.random((num_tasks, num_inputs)) < budget
     return functions[np.where(hit, others, np.arange(num_tasks)[:, None]), np.arange(num_inputs)]
 
@@ -180,9 +186,14 @@ def linear(
     return ((guessed[:, None] - candidates) ** 2).sum(axis=-1).argmin(axis=1)
 
 
-def candidates(family: Any, world: Any, seed: int, num_inputs: int, shares: Sequence[float]) -> Candidates:
+def candidates(
+    family: Any, world: Any, seed: int, num_inputs: int, shares: Sequence[float]
+) -> Candidates:
     """Every row of a family's table, weighed once; each tau is a share of half the closest two tasks' distance."""
-    tasks, key = _definitions.weighings(family, stream(new_key(seed), "tasks"), 1), stream(new_key(seed), "inputs")
+    tasks, key = (
+        _definitions.weighings(family, stream(new_key(seed), "tasks"), 1),
+        stream(new_key(seed), "inputs"),
+    )
     functions = _definitions.answers(family, world, jnp.asarray(tasks), key, num_inputs)
     x, _ = family.sample(world, key, jnp.asarray(tasks[0]), num_inputs)
     taus = np.array(shares) * _definitions.closest(functions).separation / 2
@@ -196,7 +207,9 @@ def student(fitted: Fitted, untrained: Any, known: Candidates) -> Student:
     split, _ = make_split(run, run.family.modules(table))
     train = np.asarray(split.order[: split.num_train])
     keys = jax.random.split(stream(new_key(run.seed), "decoders"), NUM_FIT)
-    tasks = jax.vmap(run.family.weigh)(keys, jnp.asarray(table[train[np.arange(NUM_FIT) % len(train)]]))
+    tasks = jax.vmap(run.family.weigh)(
+        keys, jnp.asarray(table[train[np.arange(NUM_FIT) % len(train)]])
+    )
     look = functools.partial(_inside, run.family, run.encoding, fitted.encoding, fitted.world)
     answers, code, hidden = look(fitted.net, jnp.concatenate([tasks, known.tasks]), known.x)
     _, _, before = look(untrained, jnp.concatenate([tasks, known.tasks]), known.x)
@@ -205,11 +218,15 @@ def student(fitted: Fitted, untrained: Any, known: Candidates) -> Student:
         for name, layer in {"code": code, "hidden": hidden, "untrained": before}.items()
     }
     agrees = agreement(np.asarray(answers[NUM_FIT:], np.float64), known.functions, known.taus)
-    return Student(agrees, found, np.setdiff1d(truth, train), float(fitted.rows["test/r2"].iloc[-1]))
+    return Student(
+        agrees, found, np.setdiff1d(truth, train), float(fitted.rows["test/r2"].iloc[-1])
+    )
 
 
 @eqx.filter_jit
-def _inside(family: Any, encoding: Any, params: Any, world: Any, net: Any, tasks: Array, x: Array) -> Any:
+def _inside(
+    family: Any, encoding: Any, params: Any, world: Any, net: Any, tasks: Array, x: Array
+) -> Any:
     """What a network answers at x when it is told each task, the codes, and its deepest layer in the mean over x."""
 
     def of_task(task):

@@ -50,7 +50,9 @@ GROWING = (4, 6, 8, 10, 12, 14, 16)  # modules, half of them active at most
 GROWING_GOALS = (2, 3, 4, 5)  # there are words for no more
 SEEDS = 3
 TIMES = 3  # that weights of a row are drawn
-TOLERANCE = 1e-4  # of the typical distance: far above rounding (1e-7), below one action in 1920 points
+TOLERANCE = (
+    1e-4  # of the typical distance: far above rounding (1e-7), below one action in 1920 points
+)
 ONES, DRAWN, TWINS = "weights 1", "weights drawn", "two modules equal"
 CASES = (
     ("Hyperteacher", ONES),
@@ -72,7 +74,14 @@ SOURCE = "arXiv 2507.07207, Definition"
 def cells(scale: str) -> list[dict[str, Any]]:
     """Closest pairs by family, weights, size and world; descriptions by family and size; tasks needed by K, M, seed."""
     found: list[dict[str, Any]] = [
-        {"what": "injective", "scale": scale, "family": family, "weights": weights, "size": size, "seed": seed}
+        {
+            "what": "injective",
+            "scale": scale,
+            "family": family,
+            "weights": weights,
+            "size": size,
+            "seed": seed,
+        }
         for family, weights in CASES
         for size in (GOALS if family == "GoalGrid" else MODULES)[scale]
         for seed in range(SEEDS)
@@ -81,10 +90,17 @@ def cells(scale: str) -> list[dict[str, Any]]:
         sizes = GROWING_GOALS if family == "GoalGrid" else GROWING
         found += [{"what": "description", "family": family, "size": size} for size in sizes]
     # Of whatever scale that table is, if more than a test is wanted.
-    law = scale if scale == "tiny" else Table(ledger.RESULTS / "scaling_law.parquet").meta().get("scale", scale)
+    law = (
+        scale
+        if scale == "tiny"
+        else Table(ledger.RESULTS / "scaling_law.parquet").meta().get("scale", scale)
+    )
     for num_hot in scaling_law.HOTS[law]:
         for size in scaling_law.MODULES[law]:
-            found += [{"what": "needed", "size": size, "num_hot": num_hot, "seed": seed} for seed in range(SEEDS)]
+            found += [
+                {"what": "needed", "size": size, "num_hot": num_hot, "seed": seed}
+                for seed in range(SEEDS)
+            ]
     return found
 
 
@@ -98,7 +114,9 @@ def _family(name: str, size: int, num_hot: int, weights: Any = "khot") -> Any:
         return GoalGrid(size, size, size)
     if name == "PreferenceGrid":
         return PreferenceGrid(size, num_hot, weights=weights, observation="compact")
-    return {"Hyperteacher": Hyperteacher, "Unrelated": Unrelated}[name](size, num_hot, weights=weights)
+    return {"Hyperteacher": Hyperteacher, "Unrelated": Unrelated}[name](
+        size, num_hot, weights=weights
+    )
 
 
 def _injective(scale: str, family: str, weights: str, size: int, seed: int) -> dict[str, Any]:
@@ -115,7 +133,9 @@ def _injective(scale: str, family: str, weights: str, size: int, seed: int) -> d
         POINTS[scale],
         TOLERANCE,
     )
-    pair = (" ".join(f"{weight:g}" for weight in tasks[place]) for place in (found.first, found.second))
+    pair = (
+        " ".join(f"{weight:g}" for weight in tasks[place]) for place in (found.first, found.second)
+    )
     return {
         "num_tasks": len(tasks),
         "closest": " | ".join(pair),
@@ -127,7 +147,10 @@ def _injective(scale: str, family: str, weights: str, size: int, seed: int) -> d
 
 def _description(family: str, size: int) -> dict[str, Any]:
     made = _family(family, size, size // 2)
-    numbers = {"num_tasks": _definitions.num_tasks(made), "description": _definitions.description(made)}
+    numbers = {
+        "num_tasks": _definitions.num_tasks(made),
+        "description": _definitions.description(made),
+    }
     return numbers | {"num_modules": made.num_modules}
 
 
@@ -138,14 +161,21 @@ def _needed(size: int, num_hot: int, seed: int) -> dict[str, Any]:
     if rows.empty:
         return {"state": "missing"}
     last = ledger.last(rows)
-    last = last[(last["model"] == "MLP") & (last["family.num_modules"] == size) & (last["seed"] == seed)]
+    last = last[
+        (last["model"] == "MLP") & (last["family.num_modules"] == size) & (last["seed"] == seed)
+    ]
     last = last[last["family.num_hot"] == num_hot]
     if last.empty:
         return {"state": "missing"}
     last["total"] = last["support/num_train"] + last["support/num_test"]
     target = scaling_law.TARGETS[table.meta()["scale"]][0]
     (found,) = statistics.crossings(last, ["total"], scaling_law.SCORE, target).to_dict("records")
-    return {"needed": found["needed"], "total": found["total"], "state": found["state"], "target": target}
+    return {
+        "needed": found["needed"],
+        "total": found["total"],
+        "state": found["state"],
+        "target": target,
+    }
 
 
 def _of(rows, what: str) -> Any:
@@ -198,25 +228,42 @@ def figures(rows) -> dict:
     if len(told := _of(rows, "description")):
         title = "What describes a family, against the number of its tasks"
         shown = figure.lines(
-            told, "num_tasks", "description", "family", title=title, y_title="numbers in a world", **axes
+            told,
+            "num_tasks",
+            "description",
+            "family",
+            title=title,
+            y_title="numbers in a world",
+            **axes,
         )
-        drawn["description"] = shown.update_xaxes(ticks(told["num_tasks"])).update_yaxes(type="log", dtick=1)
+        drawn["description"] = shown.update_xaxes(ticks(told["num_tasks"])).update_yaxes(
+            type="log", dtick=1
+        )
     if len(told := _known(rows)):
         title = f"Train tasks needed for R² {told['target'].iloc[0]:g} on unseen ones"
-        shown = figure.lines(told, "total", "needed", "K", title=title, y_title="train tasks needed", **axes)
-        drawn["needed"] = shown.update_xaxes(ticks(told["total"])).update_yaxes(ticks(told["needed"]), type="log")
+        shown = figure.lines(
+            told, "total", "needed", "K", title=title, y_title="train tasks needed", **axes
+        )
+        drawn["needed"] = shown.update_xaxes(ticks(told["total"])).update_yaxes(
+            ticks(told["needed"]), type="log"
+        )
     return drawn
 
 
 def claims(rows) -> list:
     """Definition 2.1, injective and short, for each family; Definition 2.2 for the students of `scaling_law`."""
-    distinct = [_distinct(rows, *case) for case in CASES if case[1] != TWINS and case[0] != "Unrelated"]
+    distinct = [
+        _distinct(rows, *case) for case in CASES if case[1] != TWINS and case[0] != "Unrelated"
+    ]
     return [*distinct, *(_short(rows, family) for family in SHORT), _few(rows)]
 
 
 def _distinct(rows, family: str, weights: str) -> ledger.Claim:
     told = _of(rows, "injective")
-    twins, points = told[told["weights"] == TWINS], told[(told["family"] == family) & (told["weights"] == weights)]
+    twins, points = (
+        told[told["weights"] == TWINS],
+        told[(told["family"] == family) & (told["weights"] == weights)],
+    )
     return ledger.judged(
         points if len(points) and len(twins) else None,
         lambda points: float(points["relative"].min()),  # pyright: ignore[reportArgumentType]
@@ -233,8 +280,12 @@ def _short(rows, family: str) -> ledger.Claim:
     told = _of(rows, "description")
     one, other = (told[told["family"] == name] for name in (family, "Unrelated"))
     measured = holds = interval = None
-    if min(len(one), len(other)) >= len(GROWING_GOALS):  # a half-done sweep has too few to tell laws apart
-        grown, control = (_definitions.growth(of["num_modules"], of["description"]) for of in (one, other))
+    if min(len(one), len(other)) >= len(
+        GROWING_GOALS
+    ):  # a half-done sweep has too few to tell laws apart
+        grown, control = (
+            _definitions.growth(of["num_modules"], of["description"]) for of in (one, other)
+        )
         measured = _power(one)
         interval = measured, measured  # counted: no seed enters
         holds = not grown.exponential and measured < 1 and control.exponential
@@ -255,7 +306,9 @@ def _few(rows) -> ledger.Claim:
     known = _known(rows)
 
     def passes(low: float, high: float) -> bool:
-        share, power = (scaling_law.error(known, law, True) for law in (scaling_law.SHARE, scaling_law.POWER))
+        share, power = (
+            scaling_law.error(known, law, True) for law in (scaling_law.SHARE, scaling_law.POWER)
+        )
         return high < 1 and share > power
 
     return ledger.judged(

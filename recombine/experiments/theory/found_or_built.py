@@ -44,9 +44,17 @@ TITLE = "What training finds against what exists"
 SOURCE = "arXiv 2507.07207, section 3.2"
 MANY, FEW = 0.25, 0.9  # held out
 NOISES = (0.0, 0.1, 0.3, 1.0)
-PIECES = {"tiny": (3,), "small": (3, 5, 7), "full": (3, 5, 9, 17)}  # odd: an even number takes as many neurons
+PIECES = {
+    "tiny": (3,),
+    "small": (3, 5, 7),
+    "full": (3, 5, 9, 17),
+}  # odd: an even number takes as many neurons
 SEEDS = {"tiny": 1, "small": 3, "full": 3}
-SIZES = {"tiny": (6, 2), "small": (8, 4), "full": (16, 8)}  # modules; inputs, hidden units and outputs of the teacher
+SIZES = {
+    "tiny": (6, 2),
+    "small": (8, 4),
+    "full": (16, 8),
+}  # modules; inputs, hidden units and outputs of the teacher
 WITHIN = 0.01  # R2 that counts as even
 NEAR = 0.1  # of the noises
 LEARNED = 0.5  # R2 on seen tasks below which there is no solution whose neurons could be counted
@@ -55,7 +63,10 @@ FACTORS, DECODED = "Factorization/pre1/test/r2", "LinearDecodability/hidden0/tes
 STATES = {True: "", False: ", untrained"}
 BEFORE = BUILT + STATES[False]
 MODEL = "model.noise", "model.pieces", "model.widths"
-SUM = "Is the second layer, before its ReLU, a sum of parts? (Above 1 by chance)", "R² of the sum of parts"
+SUM = (
+    "Is the second layer, before its ReLU, a sum of parts? (Above 1 by chance)",
+    "R² of the sum of parts",
+)
 DISTANCE = "How far training ends from the construction", "distance, relative to its size"
 
 
@@ -67,19 +78,34 @@ def runs(scale: str) -> list[Run]:
     for pieces in PIECES[scale]:
         shape = widths(family.d_input, family.d_hidden, pieces)
         built = put(
-            base, {"model": Built(family.num_hot, pieces), "diagnostics": (*base.diagnostics, Distance(pieces))}
+            base,
+            {
+                "model": Built(family.num_hot, pieces),
+                "diagnostics": (*base.diagnostics, Distance(pieces)),
+            },
         )
         random, wide = (put(base, {"model": MLP(each)}) for each in (shape, shape[:1] * 2))
-        found += [*sweep(built, model__noise=NOISES, **axes), *sweep(random, **axes), *sweep(wide, **axes)]
+        found += [
+            *sweep(built, model__noise=NOISES, **axes),
+            *sweep(random, **axes),
+            *sweep(wide, **axes),
+        ]
         # At a rate of 0 and not after one step: so they share the program of the trained ones.
-        found += [put(run, {"recipe.learning_rate": 0.0}) for run in [*sweep(built, **axes), *sweep(random, **axes)]]
+        found += [
+            put(run, {"recipe.learning_rate": 0.0})
+            for run in [*sweep(built, **axes), *sweep(random, **axes)]
+        ]
     return found
 
 
 def _base(scale: str) -> Run:
     num_modules, d = SIZES[scale]
     family = Hyperteacher(num_modules=num_modules, d_input=d, d_hidden=d, num_outputs=d)
-    probes = (Compression(32),) if scale == "tiny" else (Compression(), Factorization(), LinearDecodability())
+    probes = (
+        (Compression(32),)
+        if scale == "tiny"
+        else (Compression(), Factorization(), LinearDecodability())
+    )
     # One rate for all starts, chosen by seen scores of other seeds. Decay by itself would make solutions simpler, and
     # bfloat16 would round the construction.
     base = Run(
@@ -90,7 +116,12 @@ def _base(scale: str) -> Run:
         num_eval_tasks=256,
     )
     sizes = {"tiny": {"num_steps": 20}, "small": {"num_steps": 2000}}
-    return put(base, sizes.get(scale, {"num_steps": 10_000, "num_tasks": 512, "num_points": 4, "num_eval_tasks": 1024}))
+    return put(
+        base,
+        sizes.get(
+            scale, {"num_steps": 10_000, "num_tasks": 512, "num_points": 4, "num_eval_tasks": 1024}
+        ),
+    )
 
 
 def _last(rows) -> Any:
@@ -114,7 +145,11 @@ def _last(rows) -> Any:
 def means(last, start: str, column: str, held: float = MANY) -> Any:
     """The mean over seeds of a column, by width, for one start."""
     kept = last[(last["start"] == start) & (last["frac_test"] == held)]
-    return kept.groupby("width")[column].mean() if column in kept else kept.groupby("width")["seed"].mean() * math.nan
+    return (
+        kept.groupby("width")[column].mean()
+        if column in kept
+        else kept.groupby("width")["seed"].mean() * math.nan
+    )
 
 
 def ahead(last, start: str, other: str, column: str = "test/r2", held: float = MANY) -> Any:
@@ -135,18 +170,31 @@ def widest(last, by_width) -> float:
 def growth(last, start: str) -> float:
     """How the neurons that are needed grow with width, as an exponent: 0 for one solution, 1 where all are needed."""
     counts = means(last, start, "neurons").dropna()
-    return float(np.polyfit(np.log(counts.index), np.log(counts), 1)[0]) if len(counts) > 1 else math.nan
+    return (
+        float(np.polyfit(np.log(counts.index), np.log(counts), 1)[0])
+        if len(counts) > 1
+        else math.nan
+    )
 
 
 def summary(rows) -> dict[str, float]:
     """Every start at the largest width: scores, neurons, sums of parts and decodability."""
     last = _last(rows)
-    columns = {"R2 on unseen tasks": "test/r2", "neurons": "neurons", "distance": "Distance/distance"}
+    columns = {
+        "R2 on unseen tasks": "test/r2",
+        "neurons": "neurons",
+        "distance": "Distance/distance",
+    }
     columns |= {"sum of parts, pre1": FACTORS, "decodability, hidden0": DECODED}
     found = {}
     for start in sorted(last["start"].unique()):
-        found |= {f"{start}: {name}": widest(last, means(last, start, column)) for name, column in columns.items()}
-        found[f"{start}: R2 on unseen tasks, few combinations"] = widest(last, means(last, start, "test/r2", FEW))
+        found |= {
+            f"{start}: {name}": widest(last, means(last, start, column))
+            for name, column in columns.items()
+        }
+        found[f"{start}: R2 on unseen tasks, few combinations"] = widest(
+            last, means(last, start, "test/r2", FEW)
+        )
     return {name: value for name, value in found.items() if not math.isnan(value)}
 
 
@@ -165,11 +213,23 @@ def figures(rows) -> dict:
         "distance": (many.dropna(subset=["Distance/distance"]), "Distance/distance", *DISTANCE),
         "factors": (plain, FACTORS, *SUM),
         "loss": (plain, "seen/loss", "Loss on seen combinations", "mean squared error"),
-        "decodability": (plain, DECODED, "How linearly the first layer tells the task", "decodability (R²)"),
+        "decodability": (
+            plain,
+            DECODED,
+            "How linearly the first layer tells the task",
+            "decodability (R²)",
+        ),
     }
     found = {
         name: figure.lines(
-            frame, "width", column, "start", title=title, x_title="width of the first layer", y_title=told, log_x=True
+            frame,
+            "width",
+            column,
+            "start",
+            title=title,
+            x_title="width of the first layer",
+            y_title=told,
+            log_x=True,
         )
         for name, (frame, column, title, told) in drawn.items()
         if column in frame
@@ -202,10 +262,14 @@ MEASURES = {
     "exists": lambda last: widest(last, means(last, BEFORE, "test/r2")),
     "kept": lambda last: worst(ahead(last, BUILT, BEFORE)),
     "kept, few": lambda last: worst(ahead(last, BUILT, BEFORE, held=FEW)),
-    "comes back": lambda last: float(ahead(last, f"moved by {NEAR}", BUILT, "squared distance").mean()) / NEAR**2,
+    "comes back": lambda last: (
+        float(ahead(last, f"moved by {NEAR}", BUILT, "squared distance").mean()) / NEAR**2
+    ),
     "found": lambda last: widest(last, ahead(last, RANDOM, BEFORE)),
     "found, wide": lambda last: widest(last, ahead(last, WIDE, BEFORE)),
-    "simple": lambda last: widest(last, means(last, WIDE, "neurons") / means(last, BEFORE, "neurons")),
+    "simple": lambda last: widest(
+        last, means(last, WIDE, "neurons") / means(last, BEFORE, "neurons")
+    ),
     "one solution": lambda last: growth(last, WIDE),
     "sum of parts": lambda last: widest(last, ahead(last, RANDOM, BEFORE, FACTORS)),
 }
@@ -218,7 +282,9 @@ AT_MOST = {"comes back": 0.5, "simple": 1.0, "one solution": 0.5}
 def claims(rows) -> list:
     """Does the construction generalise, is it kept, come back to and found, and is what is found as simple?"""
     last = None if rows is None else _last(rows)
-    fails = last is not None and bool(means(last, RANDOM + STATES[False], "test/r2").max() < LEARNED)
+    fails = last is not None and bool(
+        means(last, RANDOM + STATES[False], "test/r2").max() < LEARNED
+    )
     return [_claim(last, name, fails) for name in STATEMENTS]
 
 

@@ -69,7 +69,12 @@ SIZES: dict[str, dict[str, Any]] = {
 DEPTH = {"tiny": 1, "small": 3, "full": 4}
 KINDS = ("theorem", "permuted", "code", "hidden", "untrained")
 THEOREM, PERMUTED, CODE, HIDDEN, UNTRAINED = (f"recovery/{kind}" for kind in KINDS)
-DECODERS = {THEOREM: "theorem's", HIDDEN: "linear, deepest layer", CODE: "linear, code", UNTRAINED: "linear, untrained"}
+DECODERS = {
+    THEOREM: "theorem's",
+    HIDDEN: "linear, deepest layer",
+    CODE: "linear, code",
+    UNTRAINED: "linear, untrained",
+}
 DASHED = {"color": figure.INK, "dash": "dash"}
 SOURCE = "arXiv 2507.07207, Theorem 4.1"
 
@@ -77,7 +82,16 @@ SOURCE = "arXiv 2507.07207, Theorem 4.1"
 def cells(scale: str) -> list[dict[str, Any]]:
     """Every student x tau x side, and every corruption x budget x tau, for each seed."""
     students = [
-        {"scale": scale, "model": "student", "encoding": e, "width": w, "frac_test": f, "seed": s, "tau": t, "side": d}
+        {
+            "scale": scale,
+            "model": "student",
+            "encoding": e,
+            "width": w,
+            "frac_test": f,
+            "seed": s,
+            "tau": t,
+            "side": d,
+        }
         for e in ENCODINGS
         for w in WIDTHS[scale]
         for f in FRACTIONS
@@ -95,22 +109,37 @@ def cells(scale: str) -> list[dict[str, Any]]:
     return students + corrupted
 
 
-def measure(scale: str, model: str, seed: int, tau: float, side: str, **told: Any) -> dict[str, Any]:
+def measure(
+    scale: str, model: str, seed: int, tau: float, side: str, **told: Any
+) -> dict[str, Any]:
     """How often a model is wrong, what the theorem promises for that, and what each decoder recovers."""
     known, place = _candidates(scale, seed), TAUS.index(tau)
     least, kept, found = float(known.apart[place]), np.arange(len(known.tasks)), {}
     if model == "student":
         student = _student(scale, seed, **told)
         kept = student.unseen if side == "test" else kept
-        agrees, found = student.agrees[place], {f"recovery/{kind}": hits for kind, hits in student.linear.items()}
-        found = {name: float(hits[kept].mean()) for name, hits in found.items()} | {"test/r2": student.r2}
+        agrees, found = (
+            student.agrees[place],
+            {f"recovery/{kind}": hits for kind, hits in student.linear.items()},
+        )
+        found = {name: float(hits[kept].mean()) for name, hits in found.items()} | {
+            "test/r2": student.r2
+        }
     else:
-        made = _corrupted(known.functions, model, float(known.taus[place]), told["budget"] * (least / 2) ** 2, seed)
+        made = _corrupted(
+            known.functions,
+            model,
+            float(known.taus[place]),
+            told["budget"] * (least / 2) ** 2,
+            seed,
+        )
         agrees = _theorem_41.agreement(made, known.functions, known.taus[place : place + 1])[0]
     return found | _theorem_41.point(agrees[kept], kept, least)
 
 
-def _corrupted(functions: np.ndarray, model: str, tau: float, delta: float, seed: int) -> np.ndarray:
+def _corrupted(
+    functions: np.ndarray, model: str, tau: float, delta: float, seed: int
+) -> np.ndarray:
     if model == "adversary":
         return _theorem_41.adversary(functions, tau, delta)
     return _theorem_41.scattered(functions, delta, generator(seed, f"scattered {delta}"))
@@ -118,7 +147,9 @@ def _corrupted(functions: np.ndarray, model: str, tau: float, delta: float, seed
 
 def _run(scale: str, encoding: str, width: int) -> Run:
     model = MLP((width,) * DEPTH[scale])
-    return Run(encoding=ENCODINGS[encoding], model=model, diagnostics=(), num_evals=1, **SIZES[scale])
+    return Run(
+        encoding=ENCODINGS[encoding], model=model, diagnostics=(), num_evals=1, **SIZES[scale]
+    )
 
 
 @functools.lru_cache(maxsize=SEEDS)
@@ -131,11 +162,15 @@ def _candidates(scale: str, seed: int) -> _theorem_41.Candidates:
 def _trained(scale: str, encoding: str, width: int) -> dict[tuple[float, int], Fitted]:
     """All students of one structure, trained side by side."""
     runs = sweep(_run(scale, encoding, width), frac_test=FRACTIONS, seed=range(SEEDS))
-    return {(one.run.frac_test, one.run.seed): one for one in fit_chunk(Chunk(tuple(runs), len(runs)))}
+    return {
+        (one.run.frac_test, one.run.seed): one for one in fit_chunk(Chunk(tuple(runs), len(runs)))
+    }
 
 
 @functools.lru_cache(maxsize=1)
-def _student(scale: str, seed: int, encoding: str, width: int, frac_test: float) -> _theorem_41.Student:
+def _student(
+    scale: str, seed: int, encoding: str, width: int, frac_test: float
+) -> _theorem_41.Student:
     fitted = _trained(scale, encoding, width)[frac_test, seed]
     return _theorem_41.student(fitted, fresh(fitted.run)[0], _candidates(scale, seed))
 
@@ -150,12 +185,16 @@ def _last(rows):
 
 def _unseen(last):
     """What decoders make of tasks never trained on, at the largest tau, of students that had most train tasks."""
-    return last[(last["side"] == "test") & (last["frac_test"] == FRACTIONS[0]) & (last["tau"] == TAUS[-1])]
+    return last[
+        (last["side"] == "test") & (last["frac_test"] == FRACTIONS[0]) & (last["tau"] == TAUS[-1])
+    ]
 
 
 def _widest(last):
     last = _unseen(last)
-    return last[last["width"] == last["scale"].map({scale: widths[-1] for scale, widths in WIDTHS.items()})]
+    return last[
+        last["width"] == last["scale"].map({scale: widths[-1] for scale, widths in WIDTHS.items()})
+    ]
 
 
 def summary(rows) -> dict[str, float]:
@@ -163,18 +202,28 @@ def summary(rows) -> dict[str, float]:
     found = {}
     for (model, holds), points in _last(rows).groupby(["model", "check"]):
         where = f"{model}, check {'holds' if holds else 'fails'}"
-        found |= {f"{where}: points": float(len(points)), f"{where}: smallest gap": float(points["gap"].min())}
+        found |= {
+            f"{where}: points": float(len(points)),
+            f"{where}: smallest gap": float(points["gap"].min()),
+        }
     for encoding, points in _widest(_last(rows)).groupby("encoding"):
-        found |= {f"{encoding}, {name}: tasks recovered": float(points[key].mean()) for key, name in DECODERS.items()}
+        found |= {
+            f"{encoding}, {name}: tasks recovered": float(points[key].mean())
+            for key, name in DECODERS.items()
+        }
     return found
 
 
 def figures(rows) -> dict:
     """Recovery against the bound; what corruption loses of what it may; all decoders, for each encoding."""
     last = _last(rows)
-    last["kind"] = last["model"] + last["check"].map({True: ", check holds", False: ", check fails"})
+    last["kind"] = last["model"] + last["check"].map(
+        {True: ", check holds", False: ", check fails"}
+    )
     apart, needed = (values.map("{:.2f}".format) for values in (last["apart"], 2 * last["root"]))
-    last["told"] = "tasks differ on " + apart + " of the inputs, 2√δ = " + needed + ": " + last["kind"]
+    last["told"] = (
+        "tasks differ on " + apart + " of the inputs, 2√δ = " + needed + ": " + last["kind"]
+    )
     titles: dict[str, Any] = {"x_title": "√δ", "y_title": "tasks recovered"}
     title = "What is recovered, against the bound 1 - √δ"
     drawn = figure.scatter(last, "root", THEOREM, by="kind", text="told", title=title, **titles)
@@ -184,7 +233,9 @@ def figures(rows) -> dict:
         found["corrupted"] = _corruptions(last[last["budget"].notna()])
     for encoding, points in _unseen(last).groupby("encoding"):
         found[f"decoders-{encoding}"] = figure.lines(
-            points.rename(columns=DECODERS).melt(["width"], list(DECODERS.values()), "decoder", "accuracy"),
+            points.rename(columns=DECODERS).melt(
+                ["width"], list(DECODERS.values()), "decoder", "accuracy"
+            ),
             "width",
             "accuracy",
             by="decoder",
@@ -228,14 +279,19 @@ def _gap(points) -> float:
 
 def _bounds(last: Any) -> list[ledger.Claim]:
     made = []
-    for name, models in {"students": ("student",), "corrupted teachers": ("adversary", "random")}.items():
+    for name, models in {
+        "students": ("student",),
+        "corrupted teachers": ("adversary", "random"),
+    }.items():
         points: Any = () if last is None else last[last["check"] & last["model"].isin(models)]
         made.append(
             _judged(
                 points,
                 _gap,
                 # To rounding: what is promised may be met exactly.
-                lambda low, high, points=points: low >= -1e-9 and bool((points[PERMUTED] < points["bound"]).all()),
+                lambda low, high, points=points: (
+                    low >= -1e-9 and bool((points[PERMUTED] < points["bound"]).all())
+                ),
                 name=f"bound, {name}",
                 statement="Where the check holds, 1 - sqrt(delta) of the tasks are recovered from the code (the "
                 f"smallest excess over it); {name}",

@@ -21,7 +21,9 @@ from recombine.basics.errors import require
 from recombine.parts.field_checks import check
 from recombine.parts.protocols import Lab, examples_of
 
-MAX_ROWS = 10_000  # that are compared with each code: with 50 examples of 32 numbers, 64 MB at a time
+MAX_ROWS = (
+    10_000  # that are compared with each code: with 50 examples of 32 numbers, 64 MB at a time
+)
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,18 @@ class BayesCeiling:
         params = lab.encoding.init(key_encoding, lab.family)
         tasks = jax.vmap(lambda row: lab.family.weigh(key_weigh, row))(lab.table)
         listed = (tasks == lab.table).all()
-        train = jnp.zeros(num_rows, bool).at[lab.split.order].set(jnp.arange(num_rows) < lab.split.num_train)
+        train = (
+            jnp.zeros(num_rows, bool)
+            .at[lab.split.order]
+            .set(jnp.arange(num_rows) < lab.split.num_train)
+        )
 
         def one(args: tuple[PRNGKeyArray, Array]) -> dict[str, Array]:
             (key_code, key_points), row = jax.random.split(args[0]), args[1]
 
-            def tell(task):  # with the same keys for every row: the code and the points that it would have had
+            def tell(
+                task,
+            ):  # with the same keys for every row: the code and the points that it would have had
                 examples = examples_of(lab.family, lab.world, task)
                 code = lab.encoding.encode(params, key_code, task, examples)
                 return code, lab.family.sample(lab.world, key_points, task, self.num_points)[1]
@@ -74,9 +82,15 @@ class BayesCeiling:
             return found
 
         scores = {}
-        starts = {"seen": (0, lab.split.num_train), "test": (lab.split.num_train, lab.split.num_test)}
+        starts = {
+            "seen": (0, lab.split.num_train),
+            "test": (lab.split.num_train, lab.split.num_test),
+        }
         for key_side, (side, (first, count)) in zip(keys, starts.items(), strict=True):
             picked = lab.split.order[first + jnp.arange(self.num_tasks) % count]
             found = jax.lax.map(one, (jax.random.split(key_side, self.num_tasks), picked))
-            scores |= {f"{side}/{name}": jnp.where(listed, value.mean(), jnp.nan) for name, value in found.items()}
+            scores |= {
+                f"{side}/{name}": jnp.where(listed, value.mean(), jnp.nan)
+                for name, value in found.items()
+            }
         return scores

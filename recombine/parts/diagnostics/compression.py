@@ -39,9 +39,15 @@ class Compression:
         )
         key_fit, key_seen, key_test = jax.random.split(key, 3)
         fit = lab.observe(key_fit, "train", self.num_tasks).activations["hidden0"]
-        sides = lab.observe(key_seen, "train", self.num_tasks), lab.observe(key_test, "test", self.num_tasks)
+        sides = (
+            lab.observe(key_seen, "train", self.num_tasks),
+            lab.observe(key_test, "test", self.num_tasks),
+        )
         _, second, last = net.layers
-        mean, sent = fit.mean(axis=(0, 1)), fit.std(axis=(0, 1)) * jnp.sqrt(jnp.square(second.weight).sum(axis=0))
+        mean, sent = (
+            fit.mean(axis=(0, 1)),
+            fit.std(axis=(0, 1)) * jnp.sqrt(jnp.square(second.weight).sum(axis=0)),
+        )
         place = jnp.argsort(jnp.argsort(-sent))
         counts = jnp.asarray(np.unique(np.geomspace(1, len(mean), NUM_LEVELS).round().astype(int)))
 

@@ -28,7 +28,10 @@ class Distance:
     def measure(self, key: PRNGKeyArray, lab: Lab) -> dict[str, Array]:
         """The length of the difference of all weights, over the length of the weights; NaN for another shape."""
         family: Any = lab.family
-        require(hasattr(family, "num_hot"), "Distance is from a hyperteacher's network: choose family=Hyperteacher()")
+        require(
+            hasattr(family, "num_hot"),
+            "Distance is from a hyperteacher's network: choose family=Hyperteacher()",
+        )
         built = relu_products.network(lab.world, family.num_hot, family.num_hot, self.pieces)
         theirs, ours = jax.tree.leaves(lab.net), jax.tree.leaves(built)
         if [leaf.shape for leaf in theirs] != [leaf.shape for leaf in ours]:

@@ -60,7 +60,10 @@ class Factorization:
 
     def __post_init__(self):
         check(self, num_fit=4, num_seen=2, num_test=2, l2=0)
-        require(self.l2 > 0, "Factorization.l2 must be above 0: a layer with a dead unit has no solution without it")
+        require(
+            self.l2 > 0,
+            "Factorization.l2 must be above 0: a layer with a dead unit has no solution without it",
+        )
 
     def measure(self, key: PRNGKeyArray, lab: Lab) -> dict[str, Array]:
         """Scores by layer; `deepest` is the last hidden one.
@@ -73,12 +76,21 @@ class Factorization:
         key_one, key_other, key_seen, key_test, key_order = jax.random.split(key, 5)
         one, other = (lab.table[rows] for rows in _apart(lab.split, self.num_fit // 2))
         looks = lab.look(key_one, one), lab.look(key_other, other)
-        looks += lab.observe(key_seen, "train", self.num_seen), lab.observe(key_test, "test", self.num_test)
+        looks += (
+            lab.observe(key_seen, "train", self.num_seen),
+            lab.observe(key_test, "test", self.num_test),
+        )
         order = jax.random.permutation(key_order, len(one) + len(other))
         found: dict[str, Array] = {}
         for names, *alike in _by_width([_by_layer(look) for look in looks]):
-            scores = jax.vmap(lambda one, other, seen, test: _scores(one, other, seen, test, order, self.l2))(*alike)
-            found |= {f"{name}/{score}": v[i] for score, v in scores.items() for i, name in enumerate(names)}
+            scores = jax.vmap(
+                lambda one, other, seen, test: _scores(one, other, seen, test, order, self.l2)
+            )(*alike)
+            found |= {
+                f"{name}/{score}": v[i]
+                for score, v in scores.items()
+                for i, name in enumerate(names)
+            }
         hidden = [name for name in looks[0].activations if name.startswith("hidden")]
         for last in sorted(hidden, key=lambda name: (len(name), name))[-1:]:  # 11 comes after 9
             own = {name: score for name, score in found.items() if name.startswith(f"{last}/")}
@@ -107,13 +119,25 @@ def _by_width(looks: list[dict[str, Means]]) -> Iterator[Any]:
     """Layers of one width are measured together: their names, and each look at them stacked."""
     for width in {means.halves.shape[2] for means in looks[0].values()}:
         names = [name for name, means in looks[0].items() if means.halves.shape[2] == width]
-        yield names, *(jax.tree.map(lambda *leaves: jnp.stack(leaves), *(look[n] for n in names)) for look in looks)
+        yield (
+            names,
+            *(
+                jax.tree.map(lambda *leaves: jnp.stack(leaves), *(look[n] for n in names))
+                for look in looks
+            ),
+        )
 
 
-def _scores(one: Means, other: Means, seen: Means, test: Means, order: Array, l2: float) -> dict[str, Array]:
+def _scores(
+    one: Means, other: Means, seen: Means, test: Means, order: Array, l2: float
+) -> dict[str, Array]:
     """The scores of one layer, fitted on two sets of train tasks."""
-    both, *twice = (_join(*pair) for pair in ((one, other), (one, one), (other, other)))  # all of one shape
-    stacked = jax.tree.map(lambda *sets: jnp.stack(sets), both, both._replace(task=both.task[order]), *twice)
+    both, *twice = (
+        _join(*pair) for pair in ((one, other), (one, one), (other, other))
+    )  # all of one shape
+    stacked = jax.tree.map(
+        lambda *sets: jnp.stack(sets), both, both._replace(task=both.task[order]), *twice
+    )
     fitted, shuffled, *apart = _unstack(jax.vmap(lambda means: _fit(means, l2))(stacked), 4)
     halves = both.centred()
     h, shared = halves.mean(axis=0), _dot(halves[0].T, halves[1])
@@ -126,13 +150,17 @@ def _scores(one: Means, other: Means, seen: Means, test: Means, order: Array, l2
         found |= {f"{side}/r2": _r2(fitted, new), f"{side}/whitened_r2": _r2(fitted, new, inverse)}
     parts = fitted.units()
     found["cos_within"] = jnp.nanmean(jnp.abs((apart[0].units() * apart[1].units()).sum(axis=1)))
-    found["cos_across"] = jnp.nanmean(jnp.abs(_dot(parts, parts.T)), where=~jnp.eye(len(parts), dtype=bool))
+    found["cos_across"] = jnp.nanmean(
+        jnp.abs(_dot(parts, parts.T)), where=~jnp.eye(len(parts), dtype=bool)
+    )
     found["rank"] = jnp.square(jnp.trace(shared)) / jnp.square(shared).sum()
     return found
 
 
 def _join(one: Means, other: Means) -> Means:
-    return Means(jnp.concatenate([one.task, other.task]), jnp.concatenate([one.halves, other.halves], axis=1))
+    return Means(
+        jnp.concatenate([one.task, other.task]), jnp.concatenate([one.halves, other.halves], axis=1)
+    )
 
 
 def _unstack(tree: Any, n: int) -> list[Any]:

@@ -48,9 +48,13 @@ class LinearDecodability:
         check(self, num_fit=2, num_seen=2, num_test=2, l2=0)
         for name in ("num_fit", "num_seen", "num_test"):
             value = getattr(self, name)
-            require(value <= MAX_TASKS, f"LinearDecodability.{name} must be at most {MAX_TASKS} tasks, got {value}")
+            require(
+                value <= MAX_TASKS,
+                f"LinearDecodability.{name} must be at most {MAX_TASKS} tasks, got {value}",
+            )
         require(
-            self.l2 > 0, "LinearDecodability.l2 must be above 0: a layer with a dead unit has no solution without it"
+            self.l2 > 0,
+            "LinearDecodability.l2 must be above 0: a layer with a dead unit has no solution without it",
         )
 
     @property
@@ -66,9 +70,14 @@ class LinearDecodability:
         if self.fit_on == "train":
             train = lab.observe(key_train, "train", self.num_fit + self.num_seen)
         else:
-            rows = jnp.concatenate([_evenly(lab.split, self.num_fit), _evenly(lab.split, self.num_seen)])
+            rows = jnp.concatenate(
+                [_evenly(lab.split, self.num_fit), _evenly(lab.split, self.num_seen)]
+            )
             train = lab.look(key_train, lab.table[rows])
-        fit, seen = jax.tree.map(lambda a: a[: self.num_fit], train), jax.tree.map(lambda a: a[self.num_fit :], train)
+        fit, seen = (
+            jax.tree.map(lambda a: a[: self.num_fit], train),
+            jax.tree.map(lambda a: a[self.num_fit :], train),
+        )
         sides = {"seen": seen, "test": lab.observe(key_test, "test", self.num_test)}
         scores = decoder.scores(fit, sides, None if self.paper else self.l2)
         if not self.by_module:

@@ -25,12 +25,19 @@ class ShuffledDecodability:
 
     def __post_init__(self):
         check(self, num_fit=2, num_seen=2, num_test=2, l2=0)
-        require(self.l2 > 0, "ShuffledDecodability.l2 must be above 0: a layer with a dead unit has no solution")
+        require(
+            self.l2 > 0,
+            "ShuffledDecodability.l2 must be above 0: a layer with a dead unit has no solution",
+        )
 
     def measure(self, key: PRNGKeyArray, lab: Lab) -> dict[str, Array]:
         """Scores by layer, side and module; `best` is chosen on seen tasks, as ever."""
         sizes: dict[str, tuple[Part, int]] = {}
-        sizes |= {"fit": ("train", self.num_fit), "seen": ("train", self.num_seen), "test": ("test", self.num_test)}
+        sizes |= {
+            "fit": ("train", self.num_fit),
+            "seen": ("train", self.num_seen),
+            "test": ("test", self.num_test),
+        }
         seen = {}
         for i, (side, (part, n)) in enumerate(sizes.items()):
             key_look, key_order = jax.random.split(jax.random.fold_in(key, i))
@@ -40,4 +47,6 @@ class ShuffledDecodability:
 
 def _shuffle(key: PRNGKeyArray, seen: Observation) -> Observation:
     task = seen.batch.task
-    return seen._replace(batch=seen.batch._replace(task=task[jax.random.permutation(key, len(task))]))
+    return seen._replace(
+        batch=seen.batch._replace(task=task[jax.random.permutation(key, len(task))])
+    )

@@ -27,7 +27,10 @@ class TaskInformation:
 
     def __post_init__(self):
         check(self, num_fit=2, num_test=2, l2=0)
-        require(self.l2 > 0, "TaskInformation.l2 must be above 0: a layer with a dead unit has no solution without it")
+        require(
+            self.l2 > 0,
+            "TaskInformation.l2 must be above 0: a layer with a dead unit has no solution without it",
+        )
 
     def measure(self, key: PRNGKeyArray, lab: Lab) -> dict[str, Array]:
         """Scores by layer, side and module, for one random division of all tasks into two halves."""
@@ -36,5 +39,7 @@ class TaskInformation:
         half = len(lab.table) // 2
         fit = order[jnp.arange(self.num_fit) % half]
         others = order[half + jnp.arange(self.num_test) % (len(lab.table) - half)]
-        fitted, seen, test = (lab.look(k, lab.table[tasks]) for k, tasks in zip(keys, (fit, fit, others), strict=True))
+        fitted, seen, test = (
+            lab.look(k, lab.table[tasks]) for k, tasks in zip(keys, (fit, fit, others), strict=True)
+        )
         return decoder.scores(fitted, {"seen": seen, "test": test}, self.l2)

@@ -32,8 +32,14 @@ class FewShot:
         """Nothing to draw."""
         return ()
 
-    def encode(self, params: tuple[()], key: PRNGKeyArray, task: Float[Array, " M"], examples) -> Float[Array, "*code"]:
+    def encode(
+        self, params: tuple[()], key: PRNGKeyArray, task: Float[Array, " M"], examples
+    ) -> Float[Array, "*code"]:
         """Draw fresh pairs and lay them end to end."""
         leaves = jax.tree.leaves(examples(key, self.num_pairs))
         rows = [leaf.reshape(self.num_pairs, -1).astype(jnp.float32) for leaf in leaves]
-        return jnp.concatenate(rows, axis=1) if self.sequence else jnp.concatenate([row.reshape(-1) for row in rows])
+        return (
+            jnp.concatenate(rows, axis=1)
+            if self.sequence
+            else jnp.concatenate([row.reshape(-1) for row in rows])
+        )

@@ -35,7 +35,9 @@ class Hidden:
         """Nothing to draw."""
         return ()
 
-    def encode(self, params: tuple[()], key: PRNGKeyArray, task: Float[Array, " M"], examples) -> Float[Array, " 2*M"]:
+    def encode(
+        self, params: tuple[()], key: PRNGKeyArray, task: Float[Array, " M"], examples
+    ) -> Float[Array, " 2*M"]:
         """Hide some weights, and tell which are shown."""
         shown = (jax.random.uniform(key, task.shape) >= self.frac_hidden).astype(jnp.float32)
         return jnp.concatenate([shown * task, shown])

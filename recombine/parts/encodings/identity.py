@@ -19,6 +19,8 @@ class Identity:
         """Nothing to draw."""
         return ()
 
-    def encode(self, params: tuple[()], key: PRNGKeyArray, task: Float[Array, " M"], examples) -> Array:
+    def encode(
+        self, params: tuple[()], key: PRNGKeyArray, task: Float[Array, " M"], examples
+    ) -> Array:
         """The task's own weights."""
         return task

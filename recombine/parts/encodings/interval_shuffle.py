@@ -35,7 +35,11 @@ class IntervalShuffle:
         return jax.random.permutation(key, self.num_intervals)
 
     def encode(
-        self, params: Int[Array, " intervals"], key: PRNGKeyArray, task: Float[Array, " M"], examples
+        self,
+        params: Int[Array, " intervals"],
+        key: PRNGKeyArray,
+        task: Float[Array, " M"],
+        examples,
     ) -> Float[Array, " M"]:
         """Move every weight to its new interval."""
         scaled = task * self.num_intervals
@@ -43,6 +47,8 @@ class IntervalShuffle:
         nearest = jnp.round(scaled)
         scaled = jnp.where(jnp.abs(scaled - nearest) < 1e-4, nearest, scaled)
         interval = jnp.floor(scaled).astype(params.dtype)
-        moved = (params[jnp.minimum(interval, self.num_intervals - 1)] + scaled - interval) / self.num_intervals
+        moved = (
+            params[jnp.minimum(interval, self.num_intervals - 1)] + scaled - interval
+        ) / self.num_intervals
         stays = (interval >= self.num_intervals) | (self.keep_zero & (task == 0))
         return jnp.where(stays, task, moved)

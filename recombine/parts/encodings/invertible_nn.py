@@ -38,7 +38,10 @@ class InvertibleNN:
     def init(self, key: PRNGKeyArray, family: Family) -> tuple[Coupling, ...]:
         """Draw the coupling networks: two hidden layers of width 2M each, normal weights, no biases."""
         num_modules = family.num_modules
-        require(num_modules >= 2, "InvertibleNN couples two halves of a task: the family needs at least 2 modules")
+        require(
+            num_modules >= 2,
+            "InvertibleNN couples two halves of a task: the family needs at least 2 modules",
+        )
         layers = []
         for i, key_layer in enumerate(jax.random.split(key, self.num_layers)):
             num_kept = _num_kept(num_modules, i)

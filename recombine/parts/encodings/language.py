@@ -33,7 +33,9 @@ class Language:
         """Nothing to draw."""
         return Speaker(family)
 
-    def encode(self, params: Speaker, key: PRNGKeyArray, task: Float[Array, " M"], examples) -> Int[Array, " words"]:
+    def encode(
+        self, params: Speaker, key: PRNGKeyArray, task: Float[Array, " M"], examples
+    ) -> Int[Array, " words"]:
         """Say which task it is."""
         return getattr(params.family, "sentence", spell)(task)
 

@@ -20,6 +20,8 @@ class Orthogonal:
         """Draw Q, uniform over orthogonal matrices."""
         return jax.random.orthogonal(key, family.num_modules)
 
-    def encode(self, params: Float[Array, "M M"], key: PRNGKeyArray, task: Float[Array, " M"], examples) -> Array:
+    def encode(
+        self, params: Float[Array, "M M"], key: PRNGKeyArray, task: Float[Array, " M"], examples
+    ) -> Array:
         """Rotate the task."""
         return params @ task

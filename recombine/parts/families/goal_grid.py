@@ -87,7 +87,8 @@ class GoalGrid:
         for name, words in (("num_interactions", VERBS), ("num_objects", OBJECTS)):
             value = getattr(self, name)
             require(
-                value <= len(words), f"GoalGrid.{name} must be at most {len(words)}, so many have a word, got {value}"
+                value <= len(words),
+                f"GoalGrid.{name} must be at most {len(words)}, so many have a word, got {value}",
             )
         require(
             self.num_mazes <= MAX_MAZES,
@@ -132,7 +133,10 @@ class GoalGrid:
 
     def modules(self, tasks: np.ndarray) -> Int[np.ndarray, "N M"]:
         """One active module of each kind."""
-        hot = [np.eye(size, dtype=np.int8)[column] for size, column in zip(self.sizes, tasks.T, strict=True)]
+        hot = [
+            np.eye(size, dtype=np.int8)[column]
+            for size, column in zip(self.sizes, tasks.T, strict=True)
+        ]
         return np.concatenate(hot, axis=1)
 
     def groups(self, tasks: np.ndarray) -> dict[str, np.ndarray]:
@@ -148,7 +152,9 @@ class GoalGrid:
         joined = joined.at[:, END, OTHER_END].set(length).at[:, OTHER_END, END].set(length)
 
         def detour(_, longest):
-            return jnp.minimum(longest, jnp.maximum(longest[:, :, :, None], longest[:, None]).min(axis=2))
+            return jnp.minimum(
+                longest, jnp.maximum(longest[:, :, :, None], longest[:, None]).min(axis=2)
+            )
 
         # A passage is in the tree unless shorter ones lead around it. Four doublings reach ways through all nodes.
         in_tree = jax.lax.fori_loop(0, 4, detour, joined)[:, END, OTHER_END] == length
@@ -177,7 +183,9 @@ class GoalGrid:
         agent = cell[:, :, None] + still.shape[1] == jnp.arange(still.shape[1] + NUM_CELLS)
         x = jnp.pad(still, ((0, 0), (0, NUM_CELLS)))[:, None] | agent
         y = jnp.where(step <= length, action, episodes.PADDING)
-        return episodes.normalise(episodes.end_to_end(x, n).astype(jnp.float32)), episodes.end_to_end(y, n)
+        return episodes.normalise(
+            episodes.end_to_end(x, n).astype(jnp.float32)
+        ), episodes.end_to_end(y, n)
 
     @functools.partial(jax.jit, static_argnums=(0, 4))
     def examples(
@@ -190,7 +198,9 @@ class GoalGrid:
         """
         key_scenes, key_step = jax.random.split(key)
         scenes = self._scenes(world, key_scenes, task, n)
-        step = (jax.random.bits(key_step, (n,)) % (scenes.length + 1).astype(jnp.uint32)).astype(jnp.int32)
+        step = (jax.random.bits(key_step, (n,)) % (scenes.length + 1).astype(jnp.uint32)).astype(
+            jnp.int32
+        )
         cell, action = self._demonstrate(scenes, task, step[:, None])
         so_far = jnp.cumsum(scenes.kind >= 0, axis=1)
         cells = (so_far[:, None] > jnp.arange(1 + self.num_distractors)[:, None]).argmax(axis=2)
@@ -208,14 +218,37 @@ class GoalGrid:
     def vocabulary(self) -> tuple[str, ...]:
         """The words of sentences; full stops and commas belong to the words before them."""
         mazes = tuple(f"{i + 1}." for i in range(self.num_mazes))
-        return (*TEMPLATE, *QUADRANTS, *VERBS[: self.num_interactions], *mazes, *OBJECTS[: self.num_objects])
+        return (
+            *TEMPLATE,
+            *QUADRANTS,
+            *VERBS[: self.num_interactions],
+            *mazes,
+            *OBJECTS[: self.num_objects],
+        )
 
     def sentence(self, task: Float[Array, " M"]) -> Int[Array, " words"]:
         """The task in words: In the top-left quadrant, find and sell the chair in maze 1."""
         first = len(TEMPLATE) + np.cumsum((0, *self.sizes[:-1]))
-        quadrant, verb, maze, thing = (value + int(i) for value, i in zip(self._values(task), first, strict=True))
-        words = ("In", "the", quadrant, "quadrant,", "find", "and", verb, "the", thing, "in", "maze", maze)
-        return jnp.stack([jnp.int32(TEMPLATE.index(word) if isinstance(word, str) else word) for word in words])
+        quadrant, verb, maze, thing = (
+            value + int(i) for value, i in zip(self._values(task), first, strict=True)
+        )
+        words = (
+            "In",
+            "the",
+            quadrant,
+            "quadrant,",
+            "find",
+            "and",
+            verb,
+            "the",
+            thing,
+            "in",
+            "maze",
+            maze,
+        )
+        return jnp.stack(
+            [jnp.int32(TEMPLATE.index(word) if isinstance(word, str) else word) for word in words]
+        )
 
     def _values(self, task: Float[Array, " M"]) -> list[Int[Array, ""]]:
         """The row of a task: its quadrant, interaction, maze and object."""
@@ -239,17 +272,26 @@ class GoalGrid:
         another = wanted + 1 + (bits[3] % max(1, self.num_objects - 1)).astype(wanted.dtype)
         kind = jnp.where(taken, jnp.where(wants, wanted, another % self.num_objects), -1)
         walls = jnp.broadcast_to(~free, (n, NUM_CELLS))
-        return Scenes(walls, kind, world.distance[maze, start], to_goal, world.distance[maze, goal, start])
+        return Scenes(
+            walls, kind, world.distance[maze, start], to_goal, world.distance[maze, goal, start]
+        )
 
     def _demonstrate(
         self, scenes: Scenes, task: Float[Array, " M"], step: Int[Array, "n steps"]
     ) -> tuple[Int[Array, "n steps"], Int[Array, "n steps"]]:
         """The agent's cell after so many moves, and what it does there."""
         left = scenes.length[:, None] - step
-        here = (scenes.from_start[:, None] == step[:, :, None]) & (scenes.to_goal[:, None] == left[:, :, None])
+        here = (scenes.from_start[:, None] == step[:, :, None]) & (
+            scenes.to_goal[:, None] == left[:, :, None]
+        )
         # The first move that leads closer; where none does, the goal is reached.
-        closer = _neighbours(scenes.to_goal.reshape(-1, SIDE, SIDE)).reshape(NUM_MOVES, -1, NUM_CELLS) < scenes.to_goal
-        action = jnp.where(closer.any(axis=0), closer.argmax(axis=0), NUM_MOVES + self._values(task)[1])
+        closer = (
+            _neighbours(scenes.to_goal.reshape(-1, SIDE, SIDE)).reshape(NUM_MOVES, -1, NUM_CELLS)
+            < scenes.to_goal
+        )
+        action = jnp.where(
+            closer.any(axis=0), closer.argmax(axis=0), NUM_MOVES + self._values(task)[1]
+        )
         cell = here.argmax(axis=2)
         return cell, jnp.take_along_axis(action, cell, axis=1)
 
@@ -266,9 +308,16 @@ def _pick(bits: Shaped[Array, "n cells"], allowed: Bool[Array, "*n cells"]) -> I
 
 def _neighbours(distance: Int[Array, "*n 7 7"]) -> Int[Array, "4 *n 7 7"]:
     """The distances of the cells above, right, below and left of every cell."""
-    padded = jnp.pad(distance, [(0, 0)] * (distance.ndim - 2) + [(1, 1), (1, 1)], constant_values=FAR)
+    padded = jnp.pad(
+        distance, [(0, 0)] * (distance.ndim - 2) + [(1, 1), (1, 1)], constant_values=FAR
+    )
     middle = slice(1, -1)
-    views = ((slice(None, -2), middle), (middle, slice(2, None)), (slice(2, None), middle), (middle, slice(None, -2)))
+    views = (
+        (slice(None, -2), middle),
+        (middle, slice(2, None)),
+        (slice(2, None), middle),
+        (middle, slice(None, -2)),
+    )
     return jnp.stack([padded[..., *view] for view in views])
 
 

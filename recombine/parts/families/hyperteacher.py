@@ -37,7 +37,9 @@ class Hyperteacher:
     num_outputs: int = 16
     num_layers: int = 1
     weights: khot.Law = "discrete"
-    max_tasks: int = 0  # 0: list every task; otherwise at most so many unique rows, drawn once with table_seed
+    max_tasks: int = (
+        0  # 0: list every task; otherwise at most so many unique rows, drawn once with table_seed
+    )
     table_seed: int = 0
 
     def __post_init__(self):
@@ -69,10 +71,15 @@ class Hyperteacher:
         key_readout, *keys = jax.random.split(key, 1 + 2 * self.num_layers)
         d_inputs = (self.d_input,) + (self.d_hidden,) * (self.num_layers - 1)
         modules = tuple(
-            draw_modules(k, (self.num_modules, d, self.d_hidden)) for k, d in zip(keys[::2], d_inputs, strict=True)
+            draw_modules(k, (self.num_modules, d, self.d_hidden))
+            for k, d in zip(keys[::2], d_inputs, strict=True)
         )
-        biases = tuple(jax.random.uniform(k, (self.num_modules, self.d_hidden), maxval=0.5) for k in keys[1::2])
-        return Teacher(modules, biases, draw_readout(key_readout, (self.d_hidden, self.num_outputs)))
+        biases = tuple(
+            jax.random.uniform(k, (self.num_modules, self.d_hidden), maxval=0.5) for k in keys[1::2]
+        )
+        return Teacher(
+            modules, biases, draw_readout(key_readout, (self.d_hidden, self.num_outputs))
+        )
 
     def weigh(self, key: PRNGKeyArray, row: Shaped[Array, " M"]) -> Float[Array, " M"]:
         """Give every active module of a row a weight, by the family's law."""
@@ -85,7 +92,9 @@ class Hyperteacher:
         x = jax.random.uniform(key, (n, self.d_input), minval=-1.0)
         return x, self.teach(world, task, x)
 
-    def teach(self, world: Teacher, task: Float[Array, " M"], x: Float[Array, "n I"]) -> Float[Array, "n O"]:
+    def teach(
+        self, world: Teacher, task: Float[Array, " M"], x: Float[Array, "n I"]
+    ) -> Float[Array, "n O"]:
         """The teacher's answers at given points."""
         z = task / math.sqrt(self.num_hot)
         for modules, biases in zip(world.modules, world.biases, strict=True):

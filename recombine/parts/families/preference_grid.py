@@ -33,7 +33,12 @@ MAX_OBJECTS = 8  # the states are all subsets of the objects, in all cells
 def _neighbours() -> np.ndarray:
     """The cell that each action leads to from each cell: itself, where a wall is in the way."""
     number = {tuple(cell): i for i, cell in enumerate(CELLS.tolist())}
-    return np.array([[number.get((r + dr, c + dc), i) for dr, dc in MOVES] for i, (r, c) in enumerate(CELLS.tolist())])
+    return np.array(
+        [
+            [number.get((r + dr, c + dc), i) for dr, dc in MOVES]
+            for i, (r, c) in enumerate(CELLS.tolist())
+        ]
+    )
 
 
 NEIGHBOURS = _neighbours()
@@ -75,7 +80,9 @@ class PreferenceGrid:
     weights: khot.Law = "discrete"
     policy: Literal["stationary", "optimal"] = "stationary"
     observation: Literal["grid", "compact"] = "grid"
-    max_tasks: int = 0  # 0: list every task; otherwise at most so many unique rows, drawn once with table_seed
+    max_tasks: int = (
+        0  # 0: list every task; otherwise at most so many unique rows, drawn once with table_seed
+    )
     table_seed: int = 0
 
     def __post_init__(self):
@@ -148,9 +155,15 @@ class PreferenceGrid:
             layout = self._draw(key_layout)
             best = self.plan(world, task, layout)[0][0][NEIGHBOURS].argmax(axis=1)
             cell = (jax.random.bits(key_cell, (self.horizon,)) % NUM_CELLS).astype(jnp.int32)
-            left = (jax.random.bits(key_left, (self.horizon,)) % 2**self.num_objects).astype(jnp.int32)
-            present = self._bits(left) & (layout.cells != cell[:, None])  # where the agent stands nothing is left
-            return self._compact(layout, cell, present), jax.nn.one_hot(best[cell, self._subset(present)], 5)
+            left = (jax.random.bits(key_left, (self.horizon,)) % 2**self.num_objects).astype(
+                jnp.int32
+            )
+            present = self._bits(left) & (
+                layout.cells != cell[:, None]
+            )  # where the agent stands nothing is left
+            return self._compact(layout, cell, present), jax.nn.one_hot(
+                best[cell, self._subset(present)], 5
+            )
 
         seen, action = jax.vmap(of_layout)(jax.random.split(key, math.ceil(n / self.horizon)))
         return episodes.normalise(episodes.end_to_end(seen, n)), episodes.end_to_end(action, n)
@@ -159,7 +172,9 @@ class PreferenceGrid:
         """Cross-entropy and accuracy of the steps of an episode, and of episodes as a whole (see `episode.score`)."""
         return episodes.score(prediction, y, self.horizon)
 
-    def play(self, world: Float[Array, "M F"], key: PRNGKeyArray, task: Float[Array, " M"]) -> Episode:
+    def play(
+        self, world: Float[Array, "M F"], key: PRNGKeyArray, task: Float[Array, " M"]
+    ) -> Episode:
         """Draw an episode and play it as the task's owner would."""
         layout = self._draw(key)
         entered, gains = self.plan(world, task, layout)
@@ -178,12 +193,18 @@ class PreferenceGrid:
 
         begin = layout.start, jnp.ones(self.num_objects, bool), jnp.bool_(False)
         _, steps = jax.lax.scan(step, begin, jnp.arange(self.horizon))
-        return Episode(layout, *steps, optimum=entered[0, jnp.asarray(NEIGHBOURS)[layout.start], -1].max())
+        return Episode(
+            layout, *steps, optimum=entered[0, jnp.asarray(NEIGHBOURS)[layout.start], -1].max()
+        )
 
-    def gap(self, world: Float[Array, "M F"], key: PRNGKeyArray, task: Float[Array, " M"]) -> Float[Array, "2"]:
+    def gap(
+        self, world: Float[Array, "M F"], key: PRNGKeyArray, task: Float[Array, " M"]
+    ) -> Float[Array, "2"]:
         """What an episode earned, discounted, and the most that it could have earned within the horizon."""
         played = self.play(world, key, task)
-        return jnp.stack([(played.reward * self.discount ** jnp.arange(self.horizon)).sum(), played.optimum])
+        return jnp.stack(
+            [(played.reward * self.discount ** jnp.arange(self.horizon)).sum(), played.optimum]
+        )
 
     def plan(
         self, world: Float[Array, "M F"], task: Float[Array, " M"], layout: Layout
@@ -192,7 +213,9 @@ class PreferenceGrid:
 
         A state is a cell and the subset of objects still there, a number whose bits are the objects.
         """
-        values = (task[:, None] * world).sum(axis=0)[layout.features]  # not a product of matrices: exact on a GPU too
+        values = (task[:, None] * world).sum(axis=0)[
+            layout.features
+        ]  # not a product of matrices: exact on a GPU too
         here = layout.cells == jnp.arange(NUM_CELLS)[:, None]
         subsets = jnp.arange(2**self.num_objects)
         taken = here[:, None, :] & self._bits(subsets)
@@ -236,11 +259,20 @@ class PreferenceGrid:
         objects = (on[:, :, None, :] & of).any(axis=-1)
         agent = (square[cell][:, None] == squares)[..., None]
         walls = jnp.broadcast_to(WALLS.reshape(-1, 1), agent.shape)
-        return jnp.concatenate([objects, agent, walls], axis=-1).reshape(len(cell), -1).astype(jnp.float32)
+        return (
+            jnp.concatenate([objects, agent, walls], axis=-1)
+            .reshape(len(cell), -1)
+            .astype(jnp.float32)
+        )
 
     def _compact(
         self, layout: Layout, cell: Int[Array, " n"], present: Bool[Array, "n objects"]
     ) -> Float[Array, "n c"]:
-        where, what = jax.nn.one_hot(layout.cells, NUM_CELLS), jax.nn.one_hot(layout.features, self.num_features)
+        where, what = (
+            jax.nn.one_hot(layout.cells, NUM_CELLS),
+            jax.nn.one_hot(layout.features, self.num_features),
+        )
         objects = jnp.concatenate([where, what], axis=1) * present[..., None]
-        return jnp.concatenate([jax.nn.one_hot(cell, NUM_CELLS), objects.reshape(len(cell), -1)], axis=1)
+        return jnp.concatenate(
+            [jax.nn.one_hot(cell, NUM_CELLS), objects.reshape(len(cell), -1)], axis=1
+        )

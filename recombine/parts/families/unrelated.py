@@ -28,7 +28,9 @@ class Unrelated:
     d_hidden: int = 16
     num_outputs: int = 16
     weights: khot.Law = "discrete"
-    max_tasks: int = 0  # 0: list every task; otherwise at most so many unique rows, drawn once with table_seed
+    max_tasks: int = (
+        0  # 0: list every task; otherwise at most so many unique rows, drawn once with table_seed
+    )
     table_seed: int = 0
 
     def __post_init__(self):
@@ -60,8 +62,12 @@ class Unrelated:
     ) -> tuple[Float[Array, "n I"], Float[Array, "n O"]]:
         """Draw n points of one task, x uniform in [-1, 1]."""
         x = jax.random.uniform(key, (n, self.d_input), minval=-1.0)
-        modules, biases, readout = self.teacher(jax.random.wrap_key_data(world, impl=jax.random.key_impl(key)), task)
-        z = task[jnp.argsort(task <= 0)[: self.num_hot]] / math.sqrt(self.num_hot)  # active modules, in their order
+        modules, biases, readout = self.teacher(
+            jax.random.wrap_key_data(world, impl=jax.random.key_impl(key)), task
+        )
+        z = task[jnp.argsort(task <= 0)[: self.num_hot]] / math.sqrt(
+            self.num_hot
+        )  # active modules, in their order
         return x, jax.nn.relu(x @ jnp.einsum("k,kih->ih", z, modules) + z @ biases) @ readout
 
     def teacher(
@@ -69,7 +75,9 @@ class Unrelated:
     ) -> tuple[Float[Array, "K I H"], Float[Array, "K H"], Float[Array, "H O"]]:
         """The modules, biases and readout of a task's combination, whatever its weights: by the hyperteacher's laws."""
         stamps = conditions.stamps(self.num_modules).view(np.uint32).reshape(self.num_modules, -1)
-        for word in jnp.where(task[:, None] > 0, stamps, np.uint32(0)).sum(axis=0, dtype=jnp.uint32):
+        for word in jnp.where(task[:, None] > 0, stamps, np.uint32(0)).sum(
+            axis=0, dtype=jnp.uint32
+        ):
             key = jax.random.fold_in(key, word)
         key_modules, key_biases, key_readout = jax.random.split(key, 3)
         scaled = jax.nn.initializers.variance_scaling

@@ -40,9 +40,15 @@ class Built:
         net = relu_products.network(world, self.num_hot, self.num_hot, self.pieces)
         d_code = net.layers[0].weight.shape[1] - example.x.shape[-1]
         told = f"Built reads the {d_code} module weights themselves, got a code of shape {example.code.shape}"
-        require(num_tokens == 0 and example.code.shape == (d_code,), f"{told}: choose encoding=Identity()")
+        require(
+            num_tokens == 0 and example.code.shape == (d_code,),
+            f"{told}: choose encoding=Identity()",
+        )
         leaves, tree = jax.tree.flatten(net)
         keys = jax.random.split(key, len(leaves))
         sizes = [self.noise * jnp.sqrt(jnp.square(leaf).mean()) for leaf in leaves]
-        drawn = [size * jax.random.normal(k, leaf.shape) for k, size, leaf in zip(keys, sizes, leaves, strict=True)]
+        drawn = [
+            size * jax.random.normal(k, leaf.shape)
+            for k, size, leaf in zip(keys, sizes, leaves, strict=True)
+        ]
         return jax.tree.unflatten(tree, map(jnp.add, leaves, drawn))

@@ -26,12 +26,16 @@ class Layer(eqx.Module):
     kernel: eqx.nn.Linear
     bias: eqx.nn.Linear
 
-    def __call__(self, h: Float[Array, "tasks n _"], code: Float[Array, "tasks code"]) -> Float[Array, "tasks n _"]:
+    def __call__(
+        self, h: Float[Array, "tasks n _"], code: Float[Array, "tasks code"]
+    ) -> Float[Array, "tasks n _"]:
         """The layer before its nonlinearity."""
         tasks, _, fan_in = h.shape
         # Scaled here and not at the start: the generators' own steps then need not know the layer's size.
         kernel = (_made(self.kernel, code) / math.sqrt(fan_in)).reshape(tasks, -1, fan_in)
-        return _product(h, kernel.astype(self.kernel.weight.dtype)) + _made(self.bias, code)[:, None]
+        return (
+            _product(h, kernel.astype(self.kernel.weight.dtype)) + _made(self.bias, code)[:, None]
+        )
 
 
 class Generated(eqx.Module):
@@ -101,17 +105,23 @@ class Hypernetwork:
         d_code, d_input = example.code.shape[0], example.x.shape[1]
         norm = eqx.nn.LayerNorm(d_code) if self.normalisation == "layer" else None
         hidden = _layer(stream(key, "hidden"), d_code, d_input, self.d_hidden)
-        return Generated(norm, hidden, _layer(stream(key, "readout"), d_code, self.d_hidden, num_outputs))
+        return Generated(
+            norm, hidden, _layer(stream(key, "readout"), d_code, self.d_hidden, num_outputs)
+        )
 
 
 def _layer(key: PRNGKeyArray, d_code: int, d_in: int, d_out: int) -> Layer:
     # A code of unit entries, such as the LayerNorm gives, makes kernels of unit variance; a k-hot one, left as it is,
     # makes smaller ones, which learn as well (larger draws learned more slowly). Biases start at zero.
     draw = jax.nn.initializers.lecun_normal(in_axis=1, out_axis=0)
-    return Layer(_linear(key, draw(key, (d_out * d_in, d_code))), _linear(key, jnp.zeros((d_out, d_code))))
+    return Layer(
+        _linear(key, draw(key, (d_out * d_in, d_code))), _linear(key, jnp.zeros((d_out, d_code)))
+    )
 
 
 def _linear(key: PRNGKeyArray, weight: Float[Array, "out in"]) -> eqx.nn.Linear:
     # Equinox draws uniform kernels and biases.
     layer = eqx.nn.Linear(weight.shape[1], weight.shape[0], key=key)
-    return eqx.tree_at(lambda made: (made.weight, made.bias), layer, (weight, jnp.zeros(len(weight))))
+    return eqx.tree_at(
+        lambda made: (made.weight, made.bias), layer, (weight, jnp.zeros(len(weight)))
+    )

@@ -33,7 +33,9 @@ class MLP:
 
     def __post_init__(self):
         check(self, d_embed=1)
-        require(len(self.widths) > 0, "MLP.widths must name at least one hidden layer, (128, 128) say")
+        require(
+            len(self.widths) > 0, "MLP.widths must name at least one hidden layer, (128, 128) say"
+        )
         check_layers(self, len(self.widths))
         require(min(self.widths) >= 1, f"MLP.widths must all be at least 1, got {self.widths}")
         require(

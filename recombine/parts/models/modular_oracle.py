@@ -42,7 +42,9 @@ class Mixture(eqx.Module):
         """The same for many tasks at once: a layer's mixtures are made in one product."""
         activations, h = {}, x
         for i, (modules, biases) in enumerate(zip(self.modules, self.biases, strict=True)):
-            mixed = _product(code, modules.reshape(len(modules), -1).T).reshape(len(x), *modules.shape[1:])
+            mixed = _product(code, modules.reshape(len(modules), -1).T).reshape(
+                len(x), *modules.shape[1:]
+            )
             pre = _product(h, mixed.astype(modules.dtype)) + _product(code, biases)[:, None]
             h = jax.nn.relu(pre)
             activations |= {f"pre{i}": pre, f"hidden{i}": h}
@@ -82,13 +84,19 @@ class ModularOracle:
             f"type {code.dtype}: choose Identity or Orthogonal (InvertibleNN and IntervalShuffle fit in shape only)",
         )
         scaled = jax.nn.initializers.variance_scaling
-        draw_modules = scaled(math.sqrt(3), "fan_in", "truncated_normal", in_axis=2, out_axis=1, batch_axis=0)
+        draw_modules = scaled(
+            math.sqrt(3), "fan_in", "truncated_normal", in_axis=2, out_axis=1, batch_axis=0
+        )
         draw_readout = scaled(math.sqrt(3), "fan_in", "truncated_normal", in_axis=1, out_axis=0)
         d_inputs = (example.x.shape[1],) + (d_hidden,) * (len(theirs) - 1)
         keys = jax.random.split(stream(key, "modules"), len(theirs))
-        modules = tuple(draw_modules(k, (num_modules, d_hidden, d)) for k, d in zip(keys, d_inputs, strict=True))
+        modules = tuple(
+            draw_modules(k, (num_modules, d_hidden, d)) for k, d in zip(keys, d_inputs, strict=True)
+        )
         biases = tuple(jnp.zeros((d_hidden, num_modules)) for _ in theirs)
-        return Mixture(modules, biases, draw_readout(stream(key, "readout"), (num_outputs, d_hidden)))
+        return Mixture(
+            modules, biases, draw_readout(stream(key, "readout"), (num_outputs, d_hidden))
+        )
 
 
 def _shapes(world: Any) -> list[tuple[int, int, int]]:

@@ -48,12 +48,21 @@ class Block(eqx.Module):
         of the feed-forward network."""
         normed = _normed(self.norm_attention, h)
         shape = tasks, len(h) // tasks, -1, self.rotary.embedding_size
-        queries, keys, values = (_mapped(to, normed).reshape(shape) for to in (self.queries, self.keys, self.values))
+        queries, keys, values = (
+            _mapped(to, normed).reshape(shape) for to in (self.queries, self.keys, self.values)
+        )
         turn = jax.vmap(jax.vmap(self.rotary, in_axes=1, out_axes=1))
-        heads = turn(_normed(self.norm_queries, queries)), turn(_normed(self.norm_keys, keys)), values
+        heads = (
+            turn(_normed(self.norm_queries, queries)),
+            turn(_normed(self.norm_keys, keys)),
+            values,
+        )
         # Two more products, in the type of the weights; the softmax between them is float32.
         low = (head.astype(self.values.weight.dtype) for head in heads)
-        h = h + _mapped(self.attended, jax.nn.dot_product_attention(*low, mask=mask, is_causal=True).reshape(h.shape))
+        h = h + _mapped(
+            self.attended,
+            jax.nn.dot_product_attention(*low, mask=mask, is_causal=True).reshape(h.shape),
+        )
         units = jax.nn.gelu(_mapped(self.widen, _normed(self.norm_feedforward, h)))
         return h + _mapped(self.narrow, units), units
 
@@ -91,7 +100,9 @@ class Decoder(eqx.Module):
         h = jnp.concatenate([first, _mapped(self.of_point, x)], axis=1)
         shape, activations, mask = h.shape, {}, None
         if self.apart:  # what is looked at is part of the code, or the token itself
-            mask = ((jnp.arange(shape[1]) < shape[1] - n) | jnp.eye(shape[1], dtype=bool))[None, None]
+            mask = ((jnp.arange(shape[1]) < shape[1] - n) | jnp.eye(shape[1], dtype=bool))[
+                None, None
+            ]
         # Tokens of all tasks are the rows of one matrix: with an axis for tasks XLA copies twice as often.
         h = h.reshape(-1, shape[-1])
         for i, block in enumerate(self.blocks):
@@ -161,7 +172,8 @@ class Transformer:
         )
         num_read = len(x) + (len(code) if words or code.ndim == 2 else 1)
         require(
-            num_read * self.d_model <= MAX_READ,  # here, because rotary positions are numbers even while tracing
+            num_read * self.d_model
+            <= MAX_READ,  # here, because rotary positions are numbers even while tracing
             f"Transformer would read {num_read} tokens of {self.d_model} numbers at once, which is too many: lower "
             "num_points, d_model, or num_pairs of FewShot",
         )

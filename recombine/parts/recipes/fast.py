@@ -38,7 +38,9 @@ class Fast:
     final: float = 0.01  # the last learning rate, as a fraction of the highest
     ema: float = 0.0
     precision: Precision = "auto"
-    vector_rate: Knob = added(0.1, before=1.0)  # the learning rate of vectors, as a fraction of that of matrices
+    vector_rate: Knob = added(
+        0.1, before=1.0
+    )  # the learning rate of vectors, as a fraction of that of matrices
 
     def __post_init__(self):
         check(self, learning_rate=0, weight_decay=0, frac_warmup=0, final=0, ema=0, vector_rate=0)
@@ -49,7 +51,9 @@ class Fast:
         """The optax transformation for a run of so many steps."""
         warmup = max(1, round(self.frac_warmup * num_steps))
         # Peak 1, multiplied afterwards: optax's schedules refuse a traced peak.
-        shape = optax.warmup_cosine_decay_schedule(0.0, 1.0, warmup, max(num_steps, warmup + 1), self.final)
+        shape = optax.warmup_cosine_decay_schedule(
+            0.0, 1.0, warmup, max(num_steps, warmup + 1), self.final
+        )
 
         def schedule(step):
             return self.learning_rate * jnp.asarray(shape(step))
@@ -66,4 +70,6 @@ class Fast:
 # Earlier recipes, which leave most units of a 4x1024 MLP dead (docs/log.md). Experiments whose stored results used them
 # still name them, so that their runs are found.
 EARLIER_DEFAULT = Fast(0.04, 0.05, vector_rate=1.0)  # the earlier default of Fast()
-EARLIER_FAST = Fast(0.05, 0.02, vector_rate=1.0)  # of the full-scale MLP tables: 5,000 steps of 512 tasks x 4 points
+EARLIER_FAST = Fast(
+    0.05, 0.02, vector_rate=1.0
+)  # of the full-scale MLP tables: 5,000 steps of 512 tasks x 4 points

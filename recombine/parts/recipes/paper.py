@@ -30,4 +30,6 @@ class Paper:
     def optimiser(self, num_steps: int) -> optax.GradientTransformation:
         """The optax transformation for a run of so many steps."""
         kept_in = multiplied_in(self.precision)
-        return optax.adamw(self.learning_rate, weight_decay=self.weight_decay, mask=_matrices, mu_dtype=kept_in)
+        return optax.adamw(
+            self.learning_rate, weight_decay=self.weight_decay, mask=_matrices, mu_dtype=kept_in
+        )

@@ -54,7 +54,9 @@ class Balanced:
             spread.append(int(np.ptp(counts(choice.rows))))
             if spread[-1] <= 1 and choice.connect():
                 return mark(len(modules), choice.tasks)
-        best = "not connected" if min(spread) <= 1 else f"module counts that differ by {min(spread)}"
+        best = (
+            "not connected" if min(spread) <= 1 else f"module counts that differ by {min(spread)}"
+        )
         raise InputError(
             f"found no {num_train} balanced train tasks among {len(modules)} (at best: {best}): use a "
             "complete table, another frac_test, or Random"
@@ -103,7 +105,9 @@ class _Choice:
         target[np.argsort(-count, kind="stable")[: count.sum() % num_modules]] += 1
         for _ in range(4 * num_modules):  # a complete table takes at most num_modules
             over, under = int(np.argmax(count - target)), int(np.argmin(count - target))
-            moved = self.swap(over, under, min(count[over] - target[over], target[under] - count[under]))
+            moved = self.swap(
+                over, under, min(count[over] - target[over], target[under] - count[under])
+            )
             if not moved:
                 break
             count[over] -= moved
@@ -192,4 +196,8 @@ class _Choice:
 def _lowest(score: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Where the lowest scores are, ties at random."""
     score = score + 1e-6 * rng.random(score.shape)
-    return np.argpartition(score, SHORTLIST)[:SHORTLIST] if len(score) > SHORTLIST else np.arange(len(score))
+    return (
+        np.argpartition(score, SHORTLIST)[:SHORTLIST]
+        if len(score) > SHORTLIST
+        else np.arange(len(score))
+    )

@@ -36,7 +36,9 @@ class Disconnected:
     def parts(self, modules: np.ndarray, rng: np.random.Generator, frac_test: float) -> np.ndarray:
         """Mark every task: 1 train, 2 test (mixed), 0 neither: as many train tasks as `Random`."""
         num_tasks, num_modules = modules.shape
-        require(num_modules > 1, "Disconnected needs at least 2 modules to separate, the family has 1")
+        require(
+            num_modules > 1, "Disconnected needs at least 2 modules to separate, the family has 1"
+        )
         require(
             not self.sizes or sum(self.sizes) == num_modules,
             f"Disconnected.sizes {self.sizes} sum to {sum(self.sizes)}, the family has {num_modules} modules",
@@ -50,8 +52,12 @@ class Disconnected:
             within, mixed = touched.sum(0) == 1, touched.sum(0) > 1
             if mixed.any() and compositional(modules[within]):
                 pools = [np.flatnonzero(within & inside) for inside in touched]
-                tables = [modules[pool][:, group] for pool, group in zip(pools, groups, strict=True)]
-                return mark(num_tasks, np.concatenate(_choose(pools, tables, num_train, rng)), mixed)
+                tables = [
+                    modules[pool][:, group] for pool, group in zip(pools, groups, strict=True)
+                ]
+                return mark(
+                    num_tasks, np.concatenate(_choose(pools, tables, num_train, rng)), mixed
+                )
         raise InputError(
             f"{TRIES} groupings of {num_modules} modules left one without train tasks or nothing to mix: "
             "change Disconnected.sizes, or use a family whose tasks have one module as well as several"

@@ -24,7 +24,9 @@ class Growing:
     """A connected train set of a size given by a law; a fraction `frac_test` is test, the rest unused."""
 
     law: Literal["linear", "quadratic"] = "linear"
-    factor: float | None = None  # None: the public code's, 8 for the linear law and 1 for the quadratic one
+    factor: float | None = (
+        None  # None: the public code's, 8 for the linear law and 1 for the quadratic one
+    )
     guarantees: ClassVar[frozenset[str]] = frozenset({"compositional", "connected"})
 
     def __post_init__(self):

@@ -27,7 +27,12 @@ FIXTURES: dict[str, Combinations] = {
     "triangles": _SINGLETONS + _TRIANGLES,
     "singletons_cycle": _SINGLETONS + _CYCLE,
 }
-LABELS: dict[str, bool] = {"singletons": False, "cycle": False, "triangles": False, "singletons_cycle": True}
+LABELS: dict[str, bool] = {
+    "singletons": False,
+    "cycle": False,
+    "triangles": False,
+    "singletons_cycle": True,
+}
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,9 @@ class Listed:
 
     def __post_init__(self):
         check(self)
-        require(len(self.combinations) > 0, "Listed.combinations is empty: name a train combination")
+        require(
+            len(self.combinations) > 0, "Listed.combinations is empty: name a train combination"
+        )
         sides: dict[frozenset[int], str] = {}
         for side in ("combinations", "held_out"):
             for combination in getattr(self, side):
@@ -63,7 +70,9 @@ class Listed:
     def _find(self, combinations: Combinations, prints: np.ndarray, num_modules: int) -> np.ndarray:
         """The tasks of these combinations (several, where tasks of a family share their modules)."""
         stamp = stamps(num_modules)
-        within = [combination for combination in combinations if max(combination, default=0) < num_modules]
+        within = [
+            combination for combination in combinations if max(combination, default=0) < num_modules
+        ]
         wanted = np.array([stamp[list(c)].sum(dtype=np.uint64) for c in within], np.uint64)
         found = np.flatnonzero(np.isin(prints, wanted))
         known = dict(zip(within, np.isin(wanted, prints[found]).tolist(), strict=True))

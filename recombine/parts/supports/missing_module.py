@@ -34,4 +34,6 @@ class MissingModule:
         )
         missing = modules[:, num_modules - self.num_missing :].any(1)
         rest = rng.permutation(np.flatnonzero(~missing))
-        return mark(len(modules), rest[: train_size(len(modules), frac_test)], np.flatnonzero(missing))
+        return mark(
+            len(modules), rest[: train_size(len(modules), frac_test)], np.flatnonzero(missing)
+        )

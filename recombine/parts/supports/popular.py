@@ -25,7 +25,9 @@ class Popular:
 
     def __post_init__(self):
         check(self, num_popular=1, frac_filler=0)
-        require(self.frac_filler < 1, f"Popular.frac_filler must be below 1, got {self.frac_filler}")
+        require(
+            self.frac_filler < 1, f"Popular.frac_filler must be below 1, got {self.frac_filler}"
+        )
 
     def parts(self, modules: np.ndarray, rng: np.random.Generator, frac_test: float) -> np.ndarray:
         """Mark every task: 1 train, 2 test."""

@@ -37,7 +37,9 @@ class Unpopular:
         rare, common = order[: self.num_unpopular], order[self.num_unpopular :]
         num_rare = modules[:, rare].sum(1)
         thread = (num_rare == 1) & modules[:, common].any(1)
-        chosen = [self._threads(np.flatnonzero(thread & (modules[:, module] > 0)), rng) for module in rare]
+        chosen = [
+            self._threads(np.flatnonzero(thread & (modules[:, module] > 0)), rng) for module in rare
+        ]
         plain = np.flatnonzero(num_rare == 0)
         num_plain = train_size(num_tasks, frac_test) - self.num_unpopular * self.num_tasks
         remedy = "lower frac_test, num_unpopular or num_tasks, or raise num_hot"

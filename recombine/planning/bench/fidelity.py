@@ -23,14 +23,20 @@ MAX_MORE_DEAD = 0.04  # fraction of a layer's units, beyond the reference
 MIN_RANK = 0.75  # of the reference's effective rank
 MAX_DECODABILITY_GAP = 0.05  # in either direction
 PROBE = LinearDecodability(paper=True, by_module=False)  # of the public code
-LARGE, FEW_SHOT, QUICKSTART = "4x1024 MLP", "FewShot", "quickstart's student"  # students of the reference
+LARGE, FEW_SHOT, QUICKSTART = (
+    "4x1024 MLP",
+    "FewShot",
+    "quickstart's student",
+)  # students of the reference
 
 
 @functools.cache
 def reference() -> dict[str, Any]:
     """The means of each student by the paper's recipe: scores; dead units, effective rank, decodability by layer."""
     return json.loads(
-        resources.files("recombine.planning.bench").joinpath("reference.json").read_text(encoding="utf-8")
+        resources.files("recombine.planning.bench")
+        .joinpath("reference.json")
+        .read_text(encoding="utf-8")
     )
 
 
@@ -47,7 +53,9 @@ def layer_means(last: Frame) -> dict[str, dict[str, float]]:
                 rank[layer] = float(last[column].mean())
     for layer in dead:
         column = f"{PROBE.label}/pre{layer.removeprefix('hidden')}/test/r2"
-        if layer != "hidden0" and column in last and last[column].notna().all():  # the first is affine in the code
+        if (
+            layer != "hidden0" and column in last and last[column].notna().all()
+        ):  # the first is affine in the code
             decodability[layer] = float(last[column].mean())
     return {"dead": dead, "rank": rank, "decodability": decodability}
 
@@ -66,7 +74,16 @@ def compare(last: Frame, student: str, dead_only: bool = False) -> list[Row]:
     for layer, other in known["dead"].items():
         value, limit = own["dead"].get(layer, math.nan), other + MAX_MORE_DEAD
         note = f"paper's recipe: {100 * other:.1f} %"
-        found.append(row(f"… dead units, {layer}", 100 * value, "%", f"<= {100 * limit:.1f}", value <= limit, note))
+        found.append(
+            row(
+                f"… dead units, {layer}",
+                100 * value,
+                "%",
+                f"<= {100 * limit:.1f}",
+                value <= limit,
+                note,
+            )
+        )
     return found + (_beside(own, known) if dead_only else _within_limits(own, known))
 
 
@@ -75,12 +92,25 @@ def _within_limits(own: dict[str, dict[str, float]], known: dict[str, Any]) -> l
     for layer, other in known["rank"].items():
         value, limit = own["rank"].get(layer, math.nan), MIN_RANK * other
         note = f"paper's recipe: {other:.1f}"
-        found.append(row(f"… effective rank, {layer}", value, "directions", f">= {limit:.1f}", value >= limit, note))
+        found.append(
+            row(
+                f"… effective rank, {layer}",
+                value,
+                "directions",
+                f">= {limit:.1f}",
+                value >= limit,
+                note,
+            )
+        )
     for layer, other in known["decodability"].items():
         value = own["decodability"].get(layer, math.nan)
         reached = abs(value - other) <= MAX_DECODABILITY_GAP
         note = f"paper's recipe: {other:.4f}"
-        found.append(row(f"… decodability, {layer}", value, "R2", f"within .05 of {other:.3f}", reached, note))
+        found.append(
+            row(
+                f"… decodability, {layer}", value, "R2", f"within .05 of {other:.3f}", reached, note
+            )
+        )
     return found
 
 
@@ -107,7 +137,8 @@ def _beside(own: dict[str, dict[str, float]], known: dict[str, Any]) -> list[Row
 
 def _without_reference(own: dict[str, dict[str, float]]) -> list[Row]:
     found = [
-        row(f"… dead units, {layer}", 100 * value, "%", note="no reference") for layer, value in own["dead"].items()
+        row(f"… dead units, {layer}", 100 * value, "%", note="no reference")
+        for layer, value in own["dead"].items()
     ]
     for layer, value in own["rank"].items():
         found.append(row(f"… effective rank, {layer}", value, "directions", note="no reference"))
@@ -166,7 +197,9 @@ def few_shot(num_runs: int = 8) -> list[Row]:
 
 def quickstart(num_runs: int = 4) -> list[Row]:
     """Train the student that users start with."""
-    return quickstart_rows(*_trained(Run(num_steps=1200, num_evals=1, diagnostics=(PROBE,)), num_runs))
+    return quickstart_rows(
+        *_trained(Run(num_steps=1200, num_evals=1, diagnostics=(PROBE,)), num_runs)
+    )
 
 
 def _trained(run: Run, num_runs: int) -> tuple[Frame, float]:

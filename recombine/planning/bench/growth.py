@@ -54,15 +54,21 @@ def grid(num_steps: int) -> tuple[list[Cell], Cell]:
         return MLP(widths=(width,) * depth)
 
     for width in (16, 64, 128) if device.on_cpu() else (64, 256, 1024, 2048):
-        cells.append(cell(f"width {width}, depth 3", 4 if width > 1024 else runs, model=mlp(width, 3)))
+        cells.append(
+            cell(f"width {width}, depth 3", 4 if width > 1024 else runs, model=mlp(width, 3))
+        )
     cells += [cell(f"width {first}, depth {depth}", model=mlp(first, depth)) for depth in (1, 6)]
     cells += [cell(f"M={m}", family=Hyperteacher(num_modules=m)) for m in (8, 32)]
     cells += [cell(f"K={k}", family=Hyperteacher(num_hot=k, max_tasks=5000)) for k in (2, 5)]
     cells += [cell("recipe Paper", recipe=Paper())]
     for many in (1, 2, 8) if device.on_cpu() else (1, 4, 64, 256):
-        cells.append(cell(f"{many} runs in a program, width {first // 2}", many, model=mlp(first // 2, 3)))
+        cells.append(
+            cell(f"{many} runs in a program, width {first // 2}", many, model=mlp(first // 2, 3))
+        )
     width = 3 * first // 2
-    return cells, cell(f"width {width}, depth 4, M=24", 2 * runs, model=mlp(width, 4), family=Hyperteacher(24))
+    return cells, cell(
+        f"width {width}, depth 4, M=24", 2 * runs, model=mlp(width, 4), family=Hyperteacher(24)
+    )
 
 
 def growth(num_steps: int) -> tuple[list[Row], cost.Cost]:
@@ -71,18 +77,24 @@ def growth(num_steps: int) -> tuple[list[Row], cost.Cost]:
     ready = [trainer.prepare(seeds(run, num_runs)) for _, run, num_runs in [*cells, other]]
     seconds = []
     for one in ready:  # the best of three: the first call of a program also sets it up
-        seconds.append(min(trainer.advance(one).seconds for _ in range(3)) / len(one.runs) / num_steps)
+        seconds.append(
+            min(trainer.advance(one).seconds for _ in range(3)) / len(one.runs) / num_steps
+        )
     works = [Work.of(run) for _, run, _ in cells]
     compile_seconds = sum(one.compile_seconds for one in ready) / len(ready)
     model = cost.fit(works, [num_runs for *_, num_runs in cells], seconds[:-1], compile_seconds)
     found = []
     for (name, run, num_runs), measured in zip([*cells, other], seconds, strict=True):
         expected = model.step(run, num_runs)
-        note = f"model {1000 * expected:.3f} s, {num_runs} runs" + ", not fitted on" * (run is other[1])
+        note = f"model {1000 * expected:.3f} s, {num_runs} runs" + ", not fitted on" * (
+            run is other[1]
+        )
         found.append(row(name, 1000 * measured, "s per run and 1,000 steps", note=note))
     ratio = model.step(other[1], other[2]) / seconds[-1]
     held = 2 / 3 <= ratio <= 1.5
-    found.append(row("predicted / measured, on the cell not fitted on", ratio, "x", "0.67 to 1.5", held))
+    found.append(
+        row("predicted / measured, on the cell not fitted on", ratio, "x", "0.67 to 1.5", held)
+    )
     return found, model
 
 
@@ -103,7 +115,9 @@ def memory(max_tasks: int = 20_000) -> list[Row]:
     found, sizes, peaks = [], [], [_peak()]
     for num_hot in (3, 10):
         family = Hyperteacher(num_modules=200, num_hot=num_hot, max_tasks=max_tasks)
-        ready = trainer.prepare(seeds(dataclasses.replace(base(10), family=family, recipe=Fast()), 4))
+        ready = trainer.prepare(
+            seeds(dataclasses.replace(base(10), family=family, recipe=Fast()), 4)
+        )
         trainer.advance(ready)
         sizes.append(device.needed_bytes(ready.program.advance) / 2**20)
         peaks.append(_peak())

@@ -78,7 +78,9 @@ class Free:
 
         def cheap(leaf):
             # A pattern, not a constant: products with constants would be simplified away.
-            pattern = (jnp.arange(np.prod(leaf.shape), dtype=jnp.uint32).reshape(leaf.shape) + noise) % 5
+            pattern = (
+                jnp.arange(np.prod(leaf.shape), dtype=jnp.uint32).reshape(leaf.shape) + noise
+            ) % 5
             return pattern.astype(leaf.dtype)
 
         return jax.tree.map(cheap, shapes)
@@ -98,7 +100,9 @@ def preference(num_steps: int, num_runs: int) -> list[Row]:
         num_evals=1,
     )
     if device.on_cpu():
-        base = dataclasses.replace(base, family=PreferenceGrid(observation="compact"), model=MLP(widths=(128, 128)))
+        base = dataclasses.replace(
+            base, family=PreferenceGrid(observation="compact"), model=MLP(widths=(128, 128))
+        )
     name = f"{'x'.join(map(str, base.model.widths))} student, {num_runs} runs"  # pyright: ignore
     trained = _rate(base, num_runs)
     learned = _rate(dataclasses.replace(base, family=Free(base.family)), num_runs)
@@ -135,12 +139,17 @@ def draws(run: Run, num_runs: int, num_steps: int) -> float:
             batch = lab.draw(key_draw, lab.table[lab.split.order[picked]], run.num_points)
             # Kept from being optimised away, and written to memory as training would have it.
             batch = jax.lax.optimization_barrier(batch)
-            return total + sum(leaf.ravel()[0].astype(jnp.float32) for leaf in jax.tree.leaves(batch)), None
+            return total + sum(
+                leaf.ravel()[0].astype(jnp.float32) for leaf in jax.tree.leaves(batch)
+            ), None
 
         return jax.lax.scan(step, 0.0, jnp.arange(num_steps))[0]
 
     keys, size = jnp.stack([new_key(i) for i in range(num_runs)]), device.lane(num_runs)
-    lanes = [jax.tree.map(lambda a, i=i: a[i : i + size], (keys, split)) for i in range(0, num_runs, size)]
+    lanes = [
+        jax.tree.map(lambda a, i=i: a[i : i + size], (keys, split))
+        for i in range(0, num_runs, size)
+    ]
     program = jax.jit(jax.vmap(one)).lower(*lanes[0]).compile()
     seconds = []
     for _ in range(2):

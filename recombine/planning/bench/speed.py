@@ -30,9 +30,23 @@ Row = dict[str, Any]
 PUBLIC_STEPS, PUBLIC_SECONDS, PUBLISHED_R2 = 933, 311.0, 0.9967
 
 
-def row(name: str, value: float, unit: str, target: str = "", reached: bool | None = None, note: str = "") -> Row:
+def row(
+    name: str,
+    value: float,
+    unit: str,
+    target: str = "",
+    reached: bool | None = None,
+    note: str = "",
+) -> Row:
     """One measured number."""
-    return {"name": name, "value": float(value), "unit": unit, "target": target, "reached": reached, "note": note}
+    return {
+        "name": name,
+        "value": float(value),
+        "unit": unit,
+        "target": target,
+        "reached": reached,
+        "note": note,
+    }
 
 
 def seeds(run: Run, num_runs: int, first: int = 0) -> list[Run]:
@@ -84,9 +98,15 @@ def throughput(best: float, num_steps: int = 5000, widths: tuple[int, ...] = (24
         found.append(row(f"Paper, bfloat16, {width} runs", rate, "run-steps/s"))
     rate = max(rates.values())
     note = f"{PUBLIC_STEPS} steps/s is the public code, one run at a time, on one H200"
-    found.append(row("Paper, bfloat16, the best of these", rate, "run-steps/s", ">= 9300", rate >= 9300, note))
+    found.append(
+        row(
+            "Paper, bfloat16, the best of these", rate, "run-steps/s", ">= 9300", rate >= 9300, note
+        )
+    )
     found.append(row("… against the public code", rate / PUBLIC_STEPS, "x"))
-    found.append(row("… share of the ceiling", 100 * rate * Work.of(low).flops / (best * 1e12), "%"))
+    found.append(
+        row("… share of the ceiling", 100 * rate * Work.of(low).flops / (best * 1e12), "%")
+    )
     exact, rounded = last(full, "test/r2").mean(), last(fast, "test/r2").mean()
     found.append(row(f"Paper, test R2 after {num_steps:,} steps, float32", exact, "R2"))
     gap = abs(rounded - exact)
@@ -105,7 +125,16 @@ def decodability(run: Run, num_runs: int, num_steps: int) -> list[Row]:
     share = 100 * (probed - without) / short.num_evals / training
     note = f"probe {(probed - without) / short.num_evals / num_runs * 1e3:.1f} ms a run, {run.num_steps:,} steps"
     target, met = ("", None) if device.on_cpu() else ("< 2", share < 2)
-    return [row("probe of all layers, per evaluation, of a run's training", share, "%", target, met, note)]
+    return [
+        row(
+            "probe of all layers, per evaluation, of a run's training",
+            share,
+            "%",
+            target,
+            met,
+            note,
+        )
+    ]
 
 
 def compilation(run: Run) -> list[Row]:
@@ -118,26 +147,45 @@ def compilation(run: Run) -> list[Row]:
     )
     seconds = []
     with tempfile.TemporaryDirectory() as folder:
-        environment = os.environ | {"RECOMBINE_CACHE": folder, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        environment = os.environ | {
+            "RECOMBINE_CACHE": folder,
+            "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        }
         environment.pop("JAX_COMPILATION_CACHE_DIR", None)
         for _ in range(2):
             called = [sys.executable, "-c", code, json.dumps(to_json(run))]
-            done = subprocess.run(called, env=environment, capture_output=True, text=True, check=True)
+            done = subprocess.run(
+                called, env=environment, capture_output=True, text=True, check=True
+            )
             seconds.append(float(done.stdout.split()[-1]))
     cold, warm = seconds
     return [
         row("a structure's first program, no cache", cold, "s"),
-        row("… in the next process, from disk", warm, "s", "cached", warm < 0.7 * cold, "tracing remains"),
+        row(
+            "… in the next process, from disk",
+            warm,
+            "s",
+            "cached",
+            warm < 0.7 * cold,
+            "tracing remains",
+        ),
     ]
 
 
 def student(widths: tuple[int, ...] | list[int], num_steps: int, recipe: Any = None) -> Run:
     """A student of the benchmark; the probe is on, as it is by default."""
-    return Run(model=MLP(widths=tuple(widths)), recipe=recipe or Fast(), num_steps=num_steps, num_evals=1)
+    return Run(
+        model=MLP(widths=tuple(widths)), recipe=recipe or Fast(), num_steps=num_steps, num_evals=1
+    )
 
 
 def against_plain(
-    best: float, widths: tuple[int, ...], num_runs: int, seconds: float = 1.0, recipes: Any = None, alone: bool = True
+    best: float,
+    widths: tuple[int, ...],
+    num_runs: int,
+    seconds: float = 1.0,
+    recipes: Any = None,
+    alone: bool = True,
 ) -> list[Row]:
     """Run-steps per second of one program, and of one run alone, against the plain loop."""
     found = []
@@ -146,7 +194,9 @@ def against_plain(
             run = dataclasses.replace(student((width,) * 3, 100, recipe), diagnostics=())
             competitor = plain.loop(run)
             run = dataclasses.replace(run, num_steps=max(30, int(competitor(0.2) * seconds)))
-            ready = {n: trainer.prepare(seeds(run, n)) for n in ((1, num_runs) if alone else (num_runs,))}
+            ready = {
+                n: trainer.prepare(seeds(run, n)) for n in ((1, num_runs) if alone else (num_runs,))
+            }
             loops, rates = [], dict.fromkeys(ready, 0.0)
             for _ in range(3):  # in turn, and the best of each: other work on the machine hits both
                 loops.append(competitor(seconds))

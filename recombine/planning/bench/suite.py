@@ -33,22 +33,34 @@ class Suite:
         quick, gpu = self.quick, not device.on_cpu()
         large = paper_fast(diagnostics=(LinearDecodability(),))
         small = Run(num_steps=1000, num_evals=1)
-        tiny = {"widths": (64,) if gpu else (32, 128), "num_runs": 16 if gpu else 4, "recipes": (Fast(),)}
+        tiny = {
+            "widths": (64,) if gpu else (32, 128),
+            "num_runs": 16 if gpu else 4,
+            "recipes": (Fast(),),
+        }
         found: dict[str, Section] = {"Ceiling": self._ceiling}
         if quick:
-            found["Against a plain loop"] = lambda: speed.against_plain(self.best, **tiny, seconds=0.7, alone=False)
+            found["Against a plain loop"] = lambda: speed.against_plain(
+                self.best, **tiny, seconds=0.7, alone=False
+            )
             return found
         if gpu:
             found["The paper's recipe"] = lambda: speed.throughput(self.best)
             found["Time to the published quality"] = fidelity.quality
             found["Few-shot encoding"] = fidelity.few_shot
         found["Quickstart's student compared with the paper's recipe"] = fidelity.quickstart
-        found["Preference grid"] = lambda: sampling.preference(1000 if gpu else 100, 48 if gpu else 4)
+        found["Preference grid"] = lambda: sampling.preference(
+            1000 if gpu else 100, 48 if gpu else 4
+        )
         found["Growth"] = lambda: self._growth(300)
         widths = (1024,) if gpu else (16, 64, 128, 256)
-        found["Decodability"] = lambda: speed.decodability(large if gpu else small, 12 if gpu else 4, 1000)
+        found["Decodability"] = lambda: speed.decodability(
+            large if gpu else small, 12 if gpu else 4, 1000
+        )
         found["Compilation"] = lambda: speed.compilation(large if gpu else small)
-        found["Against a plain loop"] = lambda: speed.against_plain(self.best, widths, 16 if gpu else 8)
+        found["Against a plain loop"] = lambda: speed.against_plain(
+            self.best, widths, 16 if gpu else 8
+        )
         found["Sweeps"] = lambda: growth.linear(1000, 16 if gpu else 4)
         found["Memory"] = growth.memory
         return found
@@ -97,14 +109,21 @@ def shown(row: Any) -> tuple[str, str, str, str]:
     target = f"{row.target} {'reached' if row.reached else 'NOT reached'}" if row.target else ""
     digits = 4 if row.unit == "R2" else 3
     number = (
-        f"{row.value:,.0f}" if abs(row.value) >= 100 else f"{row.value:.{digits}{'f' if row.unit == 'R2' else 'g'}}"
+        f"{row.value:,.0f}"
+        if abs(row.value) >= 100
+        else f"{row.value:.{digits}{'f' if row.unit == 'R2' else 'g'}}"
     )
     return row.name, f"{number} {row.unit}", target, row.note
 
 
 def markdown(*frames: pd.DataFrame) -> str:
     """The page of one or several machines' tables."""
-    lines = ["# Benchmark", "", "Made by `recombine bench`; a line that begins with … belongs to the one above it.", ""]
+    lines = [
+        "# Benchmark",
+        "",
+        "Made by `recombine bench`; a line that begins with … belongs to the one above it.",
+        "",
+    ]
     for frame in frames:
         first = frame.iloc[0]
         where = f"{first['device']} ({first['cores']} host cores)"
@@ -115,6 +134,9 @@ def markdown(*frames: pd.DataFrame) -> str:
             if rows["date"].iloc[0] != first["date"]:
                 lines += [f"Measured on {rows['date'].iloc[0]}.", ""]
             lines += ["| what | measured | target | |", "|---|---|---|---|"]
-            lines += ["| " + " | ".join(shown(row)) + " |" for row in rows.drop(columns="section").itertuples()]
+            lines += [
+                "| " + " | ".join(shown(row)) + " |"
+                for row in rows.drop(columns="section").itertuples()
+            ]
             lines.append("")
     return "\n".join(lines)

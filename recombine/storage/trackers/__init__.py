@@ -25,7 +25,9 @@ from recombine.storage.trackers.wandb import open_wandb
 
 
 @contextlib.contextmanager
-def open_mirrors(names: Iterable[str], experiment: str, folder: str | Path) -> Iterator[Callable[[pd.DataFrame], None]]:
+def open_mirrors(
+    names: Iterable[str], experiment: str, folder: str | Path
+) -> Iterator[Callable[[pd.DataFrame], None]]:
     """Give a function that copies the rows of finished runs to these places; leaving waits until all are copied."""
     folder = Path(folder)
     folder = folder.parent if folder.suffix == ".parquet" else folder
@@ -33,7 +35,9 @@ def open_mirrors(names: Iterable[str], experiment: str, folder: str | Path) -> I
     for name in names:
         require(name in MIRRORS, f"there is no mirror {name!r}: {nearest(name, MIRRORS)}")
     mirrors = {name: _open(name, experiment, folder) for name in names}
-    pool = ThreadPoolExecutor(1)  # a server may take seconds for a run, and the next chunk trains meanwhile
+    pool = ThreadPoolExecutor(
+        1
+    )  # a server may take seconds for a run, and the next chunk trains meanwhile
 
     def log(rows: pd.DataFrame) -> None:
         for copy in _copies(rows, experiment):
@@ -56,7 +60,9 @@ def _open(name: str, experiment: str, folder: Path) -> Write:
     except InputError:
         raise
     except ImportError as error:
-        raise InputError(f'{name} is not installed ({_line(error)}): pip install "recombine[{name}]"') from error
+        raise InputError(
+            f'{name} is not installed ({_line(error)}): pip install "recombine[{name}]"'
+        ) from error
     except Exception as error:
         raise InputError(
             f"{name} cannot be opened ({_line(error)}): check its settings and version, or leave it out"
@@ -75,8 +81,14 @@ def _write(mirrors: dict[str, Write], name: str, copy: Copy) -> None:
 def _copies(rows: pd.DataFrame, experiment: str) -> Iterator[Copy]:
     for run, lines in rows.sort_values("step").groupby("run", sort=False):
         records = lines.to_dict("records")
-        scores = {int(r["step"]): {n: float(v) for n, v in r.items() if _is_score(n, v)} for r in records}
-        config = {n: v for n, v in records[-1].items() if _describes(n) and n not in ("run", "step") and not pd.isna(v)}
+        scores = {
+            int(r["step"]): {n: float(v) for n, v in r.items() if _is_score(n, v)} for r in records
+        }
+        config = {
+            n: v
+            for n, v in records[-1].items()
+            if _describes(n) and n not in ("run", "step") and not pd.isna(v)
+        }
         yield Copy(str(run), f"{experiment}-{str(run)[:8]}", config, scores)
 
 

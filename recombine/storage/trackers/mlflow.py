@@ -25,7 +25,9 @@ def open_mlflow(experiment: str, folder: Path) -> Write:
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Param
 
-    client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or (folder / "mlruns").absolute().as_uri())
+    client = MlflowClient(
+        os.environ.get("MLFLOW_TRACKING_URI") or (folder / "mlruns").absolute().as_uri()
+    )
 
     @functools.cache
     def place() -> tuple[str, dict[str, str]]:
@@ -41,7 +43,11 @@ def open_mlflow(experiment: str, folder: Path) -> Write:
         now = int(time.time() * 1000)
         # A parameter "support" is a file in the local store, and so there can be no "support/connected".
         params = [Param(n.replace("/", "-"), str(v)) for n, v in copy.config.items()]
-        metrics = [Metric(_allowed(n), v, now, step) for step, row in copy.scores.items() for n, v in row.items()]
+        metrics = [
+            Metric(_allowed(n), v, now, step)
+            for step, row in copy.scores.items()
+            for n, v in row.items()
+        ]
         client.log_batch(there, metrics, params)
         client.set_terminated(there)
         if copy.run in known:

@@ -17,7 +17,9 @@ def open_tensorboard(experiment: str, folder: Path) -> Write:
         place = folder / "tensorboard" / copy.run
         earlier = list(place.glob("events.out.tfevents.*"))
         writer = EventFileWriter(str(place))
-        writer.add_event(Event(wall_time=time.time(), summary=hparams_pb(copy.config, trial_id=copy.name)))
+        writer.add_event(
+            Event(wall_time=time.time(), summary=hparams_pb(copy.config, trial_id=copy.name))
+        )
         for step, scores in copy.scores.items():
             values = [Summary.Value(tag=name, simple_value=value) for name, value in scores.items()]
             writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))

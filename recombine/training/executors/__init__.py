@@ -15,10 +15,14 @@ from recombine.basics.errors import require
 from recombine.training.executors import dask, local
 from recombine.training.executors.slurm import jobs, options_of
 
-FORMS = "here, processes:N, dask-local:N (N from 1 to 999), dask://HOST:PORT, tcp://HOST:PORT or slurm"
+FORMS = (
+    "here, processes:N, dask-local:N (N from 1 to 999), dask://HOST:PORT, tcp://HOST:PORT or slurm"
+)
 
 
-def opened(on: str, slurm: str = "", folder: Path = Path()) -> AbstractContextManager[Executor | None]:
+def opened(
+    on: str, slurm: str = "", folder: Path = Path()
+) -> AbstractContextManager[Executor | None]:
     """The executor that `on` names, for a `with` block; none for `here`. Slurm's files go to `folder/slurm`."""
     require(not slurm or on == "slurm", f"--slurm {slurm} needs --on slurm, got --on {on}")
     kind, _, rest = on.partition(":")
@@ -29,5 +33,8 @@ def opened(on: str, slurm: str = "", folder: Path = Path()) -> AbstractContextMa
     if re.fullmatch(r"(dask|tcp)://[\w.-]+:\d+", on):
         return dask.cluster("tcp:" + rest)
     counted = {"processes": local.processes, "dask-local": dask.local_cluster}
-    require(kind in counted and re.fullmatch("[1-9][0-9]{0,2}", rest) is not None, f"--on {on} is none of {FORMS}")
+    require(
+        kind in counted and re.fullmatch("[1-9][0-9]{0,2}", rest) is not None,
+        f"--on {on} is none of {FORMS}",
+    )
     return counted[kind](int(rest))

@@ -25,7 +25,12 @@ def local_cluster(num: int) -> Iterator[Executor]:
             keep_to_share(worker.name, num)
 
     # No memory limit: Dask would restart a worker above its share, where the engine halves a chunk instead.
-    settings = {"n_workers": num, "threads_per_worker": 1, "dashboard_address": None, "memory_limit": 0}
+    settings = {
+        "n_workers": num,
+        "threads_per_worker": 1,
+        "dashboard_address": None,
+        "memory_limit": 0,
+    }
     with distributed.LocalCluster(**settings) as cluster, distributed.Client(cluster) as client:
         client.register_plugin(Share())
         with _tasks(client) as executor:
@@ -44,7 +49,9 @@ def cluster(address: str) -> Iterator[Executor]:
         ) from error
     with client, _tasks(client) as executor:
         if not client.scheduler_info()["workers"]:
-            say(f"the Dask scheduler at {address} has no worker yet: start some with `dask worker {address}`")
+            say(
+                f"the Dask scheduler at {address} has no worker yet: start some with `dask worker {address}`"
+            )
         yield executor
 
 

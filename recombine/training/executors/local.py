@@ -55,10 +55,14 @@ class Processes(Executor):
         self.pool.shutdown(wait, cancel_futures=True)
 
     def _made(self) -> tuple[Executor, Any]:
-        context = multiprocessing.get_context("spawn")  # a fork of a process with JAX's threads may hang
+        context = multiprocessing.get_context(
+            "spawn"
+        )  # a fork of a process with JAX's threads may hang
         ours, theirs = context.Pipe()
         started = context.Value("i", 0)
-        return concurrent.futures.ProcessPoolExecutor(self.num, context, _begin, (theirs, started, self.num)), ours
+        return concurrent.futures.ProcessPoolExecutor(
+            self.num, context, _begin, (theirs, started, self.num)
+        ), ours
 
     def _send(self, future: Future, call: Callable, num_again: int) -> None:
         with self.lock:
@@ -71,9 +75,15 @@ class Processes(Executor):
                 inner = pool.submit(call)
         inner.add_done_callback(lambda inner: self._take(future, call, num_again, pool, inner))
 
-    def _take(self, future: Future, call: Callable, num_again: int, pool: Executor, inner: Future) -> None:
+    def _take(
+        self, future: Future, call: Callable, num_again: int, pool: Executor, inner: Future
+    ) -> None:
         error = concurrent.futures.CancelledError() if inner.cancelled() else inner.exception()
-        if isinstance(error, concurrent.futures.BrokenExecutor) and not self.ended and num_again < MAX_AGAIN:
+        if (
+            isinstance(error, concurrent.futures.BrokenExecutor)
+            and not self.ended
+            and num_again < MAX_AGAIN
+        ):
             self._renew(pool)
             self._send(future, call, num_again + 1)
         elif isinstance(error, concurrent.futures.BrokenExecutor) and not self.ended:

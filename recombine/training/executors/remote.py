@@ -45,7 +45,10 @@ def pack(runs: Iterable[Run]) -> str:
     parts = {name: _describe(cls, _code(cls)) for name, cls in classes.items() if _code(cls)}
     files: dict[str, str] = {}
     for name, text in (item for _, found in parts.values() for item in found.items()):
-        require(files.setdefault(name, text) == text, f"two different files are called {name}: rename one of them")
+        require(
+            files.setdefault(name, text) == text,
+            f"two different files are called {name}: rename one of them",
+        )
     content = {
         "numerics": NUMERICS,
         "code": of_package(),
@@ -99,7 +102,9 @@ def _describe(cls: type, code: str) -> tuple[dict[str, str], dict[str, str]]:
     """Where a class is found, and the files that it needs."""
     home, loaded = home_of(cls), getattr(sys.modules.get(cls.__module__), cls.__name__, None)
     if home is None or loaded is not cls:
-        raise InputError(f"put the class {cls.__name__} into a file, at its top level: other machines cannot see it")
+        raise InputError(
+            f"put the class {cls.__name__} into a file, at its top level: other machines cannot see it"
+        )
     return {"module": home.module, "code": code}, files_of(cls)
 
 
@@ -109,7 +114,9 @@ def _receive(parts: dict[str, dict[str, str]], files: dict[str, str]) -> dict[st
     if key not in _loaded and not _are_here(parts, files):
         _loaded[key] = _load({about["module"] for about in parts.values()}, files)
     sys.modules.update(_loaded.get(key, {}))  # a method may import them only when it is called
-    found = {name: getattr(sys.modules[about["module"]], name, None) for name, about in parts.items()}
+    found = {
+        name: getattr(sys.modules[about["module"]], name, None) for name, about in parts.items()
+    }
     for name, cls in found.items():
         require(
             _is(cls, parts[name]["code"]),
@@ -145,7 +152,9 @@ def _load(needed: set[str], files: dict[str, str]) -> dict[str, ModuleType]:
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
-        sys.modules.pop(_module(name), None)  # an older version, or a file of this machine that has the name
+        sys.modules.pop(
+            _module(name), None
+        )  # an older version, or a file of this machine that has the name
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
     modules = {}

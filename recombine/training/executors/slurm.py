@@ -23,13 +23,45 @@ from recombine.basics.console import say
 from recombine.basics.errors import InputError, require
 
 TIMEOUT_MIN = 240  # of a Slurm job, unless told; submitit's own 5 minutes would end most chunks
-SHARED = {"timeout_min": int, "mem_gb": float, "cpus_per_task": int, "gpus_per_node": int, "nodes": int, "name": str}
+SHARED = {
+    "timeout_min": int,
+    "mem_gb": float,
+    "cpus_per_task": int,
+    "gpus_per_node": int,
+    "nodes": int,
+    "name": str,
+}
 SLURM = [
-    *("account", "begin", "comment", "constraint", "cpus_per_gpu", "exclude", "exclusive", "gpus", "gres", "licenses"),
-    *("mail_type", "mail_user", "mem", "mem_per_cpu", "mem_per_gpu", "nice", "nodelist", "partition", "qos"),
+    *(
+        "account",
+        "begin",
+        "comment",
+        "constraint",
+        "cpus_per_gpu",
+        "exclude",
+        "exclusive",
+        "gpus",
+        "gres",
+        "licenses",
+    ),
+    *(
+        "mail_type",
+        "mail_user",
+        "mem",
+        "mem_per_cpu",
+        "mem_per_gpu",
+        "nice",
+        "nodelist",
+        "partition",
+        "qos",
+    ),
     *("reservation", "time"),
 ]
-CLUSTERS = ("slurm", "local", "debug")  # the last two are submitit's own: processes of this machine, and this process
+CLUSTERS = (
+    "slurm",
+    "local",
+    "debug",
+)  # the last two are submitit's own: processes of this machine, and this process
 LOOK_SECONDS = 0.5  # between looks for results, which are files
 QUEUE_SECONDS = 5  # between calls of squeue
 LATE_SECONDS = 15  # that a result may come after its job's end, on a slow shared disk
@@ -45,34 +77,49 @@ def options_of(text: str) -> dict[str, Any]:
     for item in filter(None, text.split(",")):
         name, _, value = item.partition("=")
         name = name.strip().replace("-", "_")
-        require(value.strip() != "", f"--slurm takes partition=gpu,timeout_min=120 and the like, got {item!r}")
+        require(
+            value.strip() != "",
+            f"--slurm takes partition=gpu,timeout_min=120 and the like, got {item!r}",
+        )
         require(name in known, f"--slurm has no option {name!r}: {nearest(name, known)}")
         try:
             options[name] = known[name](value.strip())
         except ValueError as error:
             raise InputError(f"--slurm {name} must be a number, got {value!r}") from error
-    require(options.get("nodes", 1) == 1, "--slurm nodes must be 1: a job trains one chunk, and there are many jobs")
+    require(
+        options.get("nodes", 1) == 1,
+        "--slurm nodes must be 1: a job trains one chunk, and there are many jobs",
+    )
     cluster = options.get("cluster", "slurm")
-    require(cluster in CLUSTERS, f"--slurm has no cluster {cluster!r}: {nearest(cluster, CLUSTERS)}")
+    require(
+        cluster in CLUSTERS, f"--slurm has no cluster {cluster!r}: {nearest(cluster, CLUSTERS)}"
+    )
     return options
 
 
 @contextlib.contextmanager
 def jobs(options: dict[str, Any], folder: Path) -> Iterator[Executor]:
     """An executor whose calls are Slurm jobs, with their files in a folder."""
-    os.environ.setdefault("SUBMITIT_LOG_LEVEL", "NOCONFIG")  # else it logs to stdout, where --json writes
+    os.environ.setdefault(
+        "SUBMITIT_LOG_LEVEL", "NOCONFIG"
+    )  # else it logs to stdout, where --json writes
     try:
         import submitit
     except ImportError as error:
         raise InputError('submitit is not installed: pip install "recombine[slurm]"') from error
     cluster = options.pop("cluster", "slurm")
     found = cluster != "slurm" or shutil.which("sbatch") is not None
-    require(found, "there is no Slurm on this machine (no sbatch): go to a machine of the cluster, or leave --on slurm")
+    require(
+        found,
+        "there is no Slurm on this machine (no sbatch): go to a machine of the cluster, or leave --on slurm",
+    )
     executor = submitit.AutoExecutor(folder, cluster)
     # Slurm's own names reach sbatch as they were written: submitit would take a time of 2:00:00 for minutes.
     own = {name: value for name, value in options.items() if name in SLURM}
     shared = {name: value for name, value in options.items() if name in SHARED}
-    executor.update_parameters(**{"timeout_min": TIMEOUT_MIN} | shared, slurm_additional_parameters=own)
+    executor.update_parameters(
+        **{"timeout_min": TIMEOUT_MIN} | shared, slurm_additional_parameters=own
+    )
     submitted = SlurmJobs(executor)
     try:
         yield submitted
@@ -123,12 +170,17 @@ class SlurmJobs(Executor):
             handle = self.executor.submit(call)
         except Exception as error:  # of several kinds; sbatch's own words come last
             told = str(error).strip().splitlines() or [type(error).__name__]
-            raise InputError(f"the job could not be submitted ({told[-1]}): change --slurm") from error
+            raise InputError(
+                f"the job could not be submitted ({told[-1]}): change --slurm"
+            ) from error
         return _Job(call, handle, num_again, time.monotonic())
 
     def _watch(self) -> None:
         while not self.ended.wait(LOOK_SECONDS):
-            with self.lock, contextlib.suppress(OSError):  # a shared disk that does not answer now is asked again
+            with (
+                self.lock,
+                contextlib.suppress(OSError),
+            ):  # a shared disk that does not answer now is asked again
                 written = {path.name for path in Path(self.executor.folder).glob("*_result.pkl")}
                 for future, job in list(self.jobs.items()):
                     try:
@@ -142,7 +194,9 @@ class SlurmJobs(Executor):
 
         if self.executor.cluster == "debug" or job.handle.paths.result_pickle.name in written:
             value, error = job.handle.result()
-            if isinstance(error, UncompletedJobError):  # raised inside the job, shortly before its time is over
+            if isinstance(
+                error, UncompletedJobError
+            ):  # raised inside the job, shortly before its time is over
                 return self._send_again(future, job)
             del self.jobs[future]
             future.set_result(value) if error is None else future.set_exception(error)
@@ -159,7 +213,9 @@ class SlurmJobs(Executor):
             "ask for more with --slurm timeout_min=…,mem_gb=…",
         )
         self.jobs[future] = self._sent(job.call, job.num_again + 1)
-        say(f"job {number} ended without a result: submitted again, as {self.jobs[future].handle.job_id}")
+        say(
+            f"job {number} ended without a result: submitted again, as {self.jobs[future].handle.job_id}"
+        )
 
     def _is_alive(self, handle: Any) -> bool:
         if self.executor.cluster == "local":

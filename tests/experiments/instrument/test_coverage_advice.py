@@ -17,7 +17,9 @@ def rows_of(scores, scale="small"):
     made = []
     for cell in coverage_advice.plan(scale):
         score = scores.get((cell.lack, cell.arm), 0.8) + 0.001 * cell.run.seed
-        made.append({"run": identity(cell.run), "step": 1000, **describe(cell.run), "test/r2": score})
+        made.append(
+            {"run": identity(cell.run), "step": 1000, **describe(cell.run), "test/r2": score}
+        )
     return pd.DataFrame(made)
 
 
@@ -36,7 +38,9 @@ def modules_of(combinations, num_modules):
 def test_all_arms_share_their_test_tasks_and_add_as_many(scale):
     cells = coverage_advice.plan(scale)
     assert len(set(map(structure, coverage_advice.runs(scale)))) == 3
-    assert len({identity(cell.run) for cell in cells}) == len(cells), "no random choice comes twice, nor is it advice"
+    assert len({identity(cell.run) for cell in cells}) == len(cells), (
+        "no random choice comes twice, nor is it advice"
+    )
     for lack in coverage_advice.LACKS:
         for seed in range(coverage_advice.SEEDS[scale]):
             arms = [cell for cell in cells if cell.lack == lack and cell.run.seed == seed]
@@ -83,7 +87,8 @@ def test_advice_that_is_ahead_holds_and_the_control_must_be_even():
     [
         {},  # no difference
         {("rare", "suggested"): 0.75},
-        AHEAD | {("balanced", "suggested"): 0.85},  # ahead where nothing is lacking: it is not the lack
+        AHEAD
+        | {("balanced", "suggested"): 0.85},  # ahead where nothing is lacking: it is not the lack
         {("rare", "suggested"): 0.4, ("rare", "random"): 0.1},  # neither has learnt
     ],
 )
@@ -95,12 +100,16 @@ def test_a_half_done_sweep_is_not_judged():
     rows = rows_of(AHEAD)
     last = coverage_advice._last(rows)
     for gone in ("random", "suggested"):
-        kept = rows[~rows["run"].isin(last.loc[(last["lack"] == "rare") & (last["arm"] == gone), "run"])]
+        kept = rows[
+            ~rows["run"].isin(last.loc[(last["lack"] == "rare") & (last["arm"] == gone), "run"])
+        ]
         claims = claims_of(kept)
         assert claims["rare"].verdict == "not yet run"
         assert claims["unmixed"].verdict == "reproduced"
     without = rows[~rows["run"].isin(last.loc[last["lack"] == "balanced", "run"])]
-    assert {claim.verdict for claim in coverage_advice.claims(without)} == {"not yet run"}, "the control is missing"
+    assert {claim.verdict for claim in coverage_advice.claims(without)} == {"not yet run"}, (
+        "the control is missing"
+    )
     assert {claim.verdict for claim in coverage_advice.claims(rows.head(1))} == {"not yet run"}
     assert {claim.verdict for claim in coverage_advice.claims(None)} == {"not yet run"}
 

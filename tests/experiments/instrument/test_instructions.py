@@ -29,15 +29,25 @@ def test_students_differ_in_seed_and_support_and_the_failing_one_has_its_like(sc
         assert connected(train) == (one["support"] == experiment.RANDOM)
         assert (one["parts"] > 0).all()
     apart = [one for one in who if one["support"] == experiment.APART]
-    like = [one for one in who if one["support"] == experiment.RANDOM and one["frac_test"] == apart[0]["frac_test"]]
+    like = [
+        one
+        for one in who
+        if one["support"] == experiment.RANDOM and one["frac_test"] == apart[0]["frac_test"]
+    ]
     assert len(like) == len(apart) == experiment.SEEDS[scale]
-    assert {(one["parts"] == 1).sum() for one in like} == {(one["parts"] == 1).sum() for one in apart}
+    assert {(one["parts"] == 1).sum() for one in like} == {
+        (one["parts"] == 1).sum() for one in apart
+    }
 
 
 def test_without_torch_one_line_says_what_to_do(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.delitem(sys.modules, "recombine.experiments.instrument._instructions.student", raising=False)
-    with pytest.raises(InputError, match=r"torch is not installed: pip install 'recombine\[torch\]'"):
+    monkeypatch.delitem(
+        sys.modules, "recombine.experiments.instrument._instructions.student", raising=False
+    )
+    with pytest.raises(
+        InputError, match=r"torch is not installed: pip install 'recombine\[torch\]'"
+    ):
         experiment.measure(**experiment.cells("tiny")[0])
 
 
@@ -51,14 +61,28 @@ def test_measure_gives_a_row_for_each_student_and_unseen_instruction():
     assert (found["what"] == "instruction").sum() == sum((one["parts"] == 2).sum() for one in who)
     asked = found[found["what"] == "instruction"]
     assert asked["failed"].between(0, 1).all()
-    assert np.isfinite(asked[[name for name in experiment.PREDICTORS if name != "length"]].to_numpy(float)).all()
+    assert np.isfinite(
+        asked[[name for name in experiment.PREDICTORS if name != "length"]].to_numpy(float)
+    ).all()
     assert experiment.claims(found)[0].verdict == "not reproduced"  # ten steps teach nothing
 
 
-OF_ALL = ("ranked well", "told apart", "equally long", "counting", "doubt", "length", "text", "control")
+OF_ALL = (
+    "ranked well",
+    "told apart",
+    "equally long",
+    "counting",
+    "doubt",
+    "length",
+    "text",
+    "control",
+)
 ALL = ("all layers", *(f"all, {name}" for name in OF_ALL))
 LATER = ("beyond its doubt", *ALL)  # not in the oldest rows
-HARDER = {True: [1, 1, 1, 2, 2, 2, 2, 3, 3, 3], False: [1, 3, 2, 2, 1, 2, 2, 3, 1, 3]}  # operations, by failures
+HARDER = {
+    True: [1, 1, 1, 2, 2, 2, 2, 3, 3, 3],
+    False: [1, 3, 2, 2, 1, 2, 2, 3, 1, 3],
+}  # operations, by failures
 
 
 def rows(
@@ -83,19 +107,42 @@ def rows(
     """Rows by hand, with a little spread over seeds."""
     made = []
     for width in (64, 128):
-        for support, held, test in (("random", 0.25, most), ("random", 0.7, few), ("never mixed", 0.7, apart)):
+        for support, held, test in (
+            ("random", 0.25, most),
+            ("random", 0.7, few),
+            ("never mixed", 0.7, apart),
+        ):
             for seed in range(3):
-                right = test - (narrow if width == 64 and held == 0.7 else 0) * (support == "random")
+                right = test - (narrow if width == 64 and held == 0.7 else 0) * (
+                    support == "random"
+                )
                 made.append(
                     {
-                        **{"run": f"{width}", "step": len(made), "what": "student", "width": width, "seed": seed},
-                        **{"support": support, "frac_test": held, "num_train": round(175 * (1 - held))},
-                        **{"seen": 1.0, "test": right + 0.005 * seed, "answer/longest/spearman": longest},
+                        **{
+                            "run": f"{width}",
+                            "step": len(made),
+                            "what": "student",
+                            "width": width,
+                            "seed": seed,
+                        },
+                        **{
+                            "support": support,
+                            "frac_test": held,
+                            "num_train": round(175 * (1 - held)),
+                        },
+                        **{
+                            "seen": 1.0,
+                            "test": right + 0.005 * seed,
+                            "answer/longest/spearman": longest,
+                        },
                         **{"answer/spearman": answer + 0.01 * seed, "answer/auroc": auroc},
                         **{"rarity/spearman": rarity, "twin/spearman": twin, "start/spearman": 0.1},
                         **{"doubt/spearman": doubt, "last/spearman": 0.1, "whole/spearman": whole},
                         **{"whole/auroc": whole_auroc, "whole/longest/spearman": whole_longest},
-                        **{"whole twin/spearman": of_twin, "whole control/spearman": mixed_up + 0.01 * (seed - 1)},
+                        **{
+                            "whole twin/spearman": of_twin,
+                            "whole control/spearman": mixed_up + 0.01 * (seed - 1),
+                        },
                         **{"control/spearman": control + 0.01 * (seed - 1), "asked/spearman": 0.1},
                     }
                 )
@@ -125,7 +172,9 @@ def test_claims_hold_where_students_compose_and_activations_tell():
     assert found["composes"] == pytest.approx(0.975)
     assert found["failing support"] == pytest.approx(0.4 - 0.05 - 0.1)
     assert found["beyond counting"] == pytest.approx(0.51)
-    assert found["beyond length"] == pytest.approx(0.81 - spearmanr(HARDER[False], range(10)).statistic)
+    assert found["beyond length"] == pytest.approx(
+        0.81 - spearmanr(HARDER[False], range(10)).statistic
+    )
 
 
 @pytest.mark.parametrize(
@@ -212,7 +261,9 @@ def test_the_committed_rows_are_whole():
     assert {name: verdict == "reproduced" for name, verdict in verdicts(found).items()} == {
         **{"composes": False, "more instructions": True, "width": True, "failing support": True},
         **{"ranked": True, "ranked well": False, "told apart": False, "equally long": True},
-        **dict.fromkeys(("beyond counting", "beyond length", "beyond the text", "beyond its doubt"), False),
+        **dict.fromkeys(
+            ("beyond counting", "beyond length", "beyond the text", "beyond its doubt"), False
+        ),
         **dict.fromkeys(ALL, True),
         **{"all, ranked well": False, "all, doubt": False, "control": True},
     }

@@ -60,12 +60,23 @@ def test_errors_that_are_planted_in_the_activations_are_found(observed):
     planted.layers = {"hidden0": observed.weights + noise}
     test = observed.part == 2
     probe = planted.probe(planted.weights, test, None)
-    assert planted.compare(probe, planted.weights, test, planted.error, "decoding")["decoding/spearman"] > 0.8
+    assert (
+        planted.compare(probe, planted.weights, test, planted.error, "decoding")[
+            "decoding/spearman"
+        ]
+        > 0.8
+    )
     half = observed.weights.shape[1] // 2
-    planted.layers = {"hidden0": (observed.weights + noise)[:, :half], "hidden1": (observed.weights + noise)[:, half:]}
+    planted.layers = {
+        "hidden0": (observed.weights + noise)[:, :half],
+        "hidden1": (observed.weights + noise)[:, half:],
+    }
     probe = planted.probe(planted.weights, test, None, "all")
     assert probe.layer_ == "all layers"
-    assert planted.compare(probe, planted.weights, test, planted.error, "whole")["whole/spearman"] > 0.8
+    assert (
+        planted.compare(probe, planted.weights, test, planted.error, "whole")["whole/spearman"]
+        > 0.8
+    )
 
 
 def test_measure_gives_numbers():
@@ -80,11 +91,21 @@ def rows(decoding=0.5, support=0.2, control=0.0, off=0.05, test=0.5, seeds=3, wh
     """Rows by hand, with a little spread over seeds."""
     made = [
         {
-            **{"run": f"{family}{fraction}{seed}", "step": 0, "family": family, "seed": seed, "frac_test": fraction},
+            **{
+                "run": f"{family}{fraction}{seed}",
+                "step": 0,
+                "family": family,
+                "seed": seed,
+                "frac_test": fraction,
+            },
             **{"width": 8, "seen": 0.9, "test": test if fraction == 0.9 else 0.9},
             **{"decoding/spearman": decoding + 0.01 * seed, "support/spearman": support},
             **{"control/spearman": control + 0.01 * (seed - 1), "train/calibration_error": off},
-            **{"judged/calibration_error": off, "whole/spearman": whole, "whole control/spearman": mixed},
+            **{
+                "judged/calibration_error": off,
+                "whole/spearman": whole,
+                "whole control/spearman": mixed,
+            },
         }
         for family in ("Hyperteacher", "PreferenceGrid")
         for fraction in (0.5, 0.9)
@@ -137,7 +158,11 @@ def test_what_is_missing_is_not_yet_run():
 
 
 def test_figures_and_summary():
-    assert set(experiment.figures(rows())) == {"rank-Hyperteacher", "rank-PreferenceGrid", "calibration"}
+    assert set(experiment.figures(rows())) == {
+        "rank-Hyperteacher",
+        "rank-PreferenceGrid",
+        "calibration",
+    }
     told = experiment.summary(rows())
     assert told["Hyperteacher, generalises: decoding"] == pytest.approx(0.51)
     assert not any(math.isnan(value) for value in told.values())

@@ -19,7 +19,9 @@ def rows_of(hidden, pairs, num_seeds=3):
     made = []
     for run in ambiguity.runs("tiny"):
         shown = isinstance(run.encoding, rc.Hidden)
-        student, best, bet = hidden[run.encoding.frac_hidden] if shown else pairs[run.encoding.num_pairs]
+        student, best, bet = (
+            hidden[run.encoding.frac_hidden] if shown else pairs[run.encoding.num_pairs]
+        )
         for seed in range(num_seeds):
             row = {"run": f"{identity(run)}-{seed}", "step": 20, **describe(run), "seed": seed}
             for side in ("seen", "test"):
@@ -66,7 +68,9 @@ def test_each_claim_can_fail_alone():
     assert failing({0.5: (0.5, 0.5, 0.6)}) == {"train tasks", "no bet"}
     assert failing(pairs={1: (0.88, 1, 1)}) == {"pairs"}, "one pair is enough for this student"
     assert failing(pairs={2: (0.9, 0.8, 0.8)}) == {"pairs"}, "information is missing"
-    assert failing(pairs={1: (0.0, 1, 1), 2: (0.4, 1, 1)}) == {"pairs"}, "a student that learned nothing shows nothing"
+    assert failing(pairs={1: (0.0, 1, 1), 2: (0.4, 1, 1)}) == {"pairs"}, (
+        "a student that learned nothing shows nothing"
+    )
     everything = set(verdicts(rows_of(HIDDEN, PAIRS)))
     assert failing({1: (0.6, 0.6, 0.6)}) == everything, "who knows untold tasks has other sources"
 
@@ -93,7 +97,9 @@ def test_tiny_runs_end_to_end():
     seen, test, pairs = ambiguity.figures(rows).values()
     assert len({trace.name for trace in seen.data}) == len({trace.name for trace in test.data}) == 3
     assert list(pairs.layout.xaxis.categoryarray) == ["0", "1", "2"]
-    assert {name for name, claim in claims_of(rows).items() if claim.holds is not None} == set(claims_of(rows))
+    assert {name for name, claim in claims_of(rows).items() if claim.holds is not None} == set(
+        claims_of(rows)
+    )
     assert set(verdicts(rows).values()) == {"not yet run"}, "one seed has no interval"
 
 
@@ -103,7 +109,9 @@ def test_conclusions_from_the_committed_rows():
     assert set(rows["run"]) == set(map(identity, ambiguity.runs(table.meta()["scale"])))
     assert not rows["diverged"].any()
     best = rows[[f"BayesCeiling/{side}/all/r2" for side in ("seen", "test")]]
-    assert np.allclose(best[(rows["encoding"] == "FewShot") | (rows["encoding.frac_hidden"] == 0)], 1, atol=1e-3)
+    assert np.allclose(
+        best[(rows["encoding"] == "FewShot") | (rows["encoding.frac_hidden"] == 0)], 1, atol=1e-3
+    )
     assert verdicts(rows) == {
         "train tasks": "reproduced",
         "unseen tasks": "not reproduced",  # it falls behind by .08: it partly bets on train tasks

@@ -17,7 +17,14 @@ IMAGE = gallery.png(np.zeros((2, 4, 4, 3)))
 def cube(split, near, far, off=0.0):
     """Shares that are right at distance 1 and 2, at steps 100, 200 and 400."""
     return [
-        {"scenes": split, "num_train": 4, "width": 32, "seed": seed, "num_steps": 400, "trained_for": stop}
+        {
+            "scenes": split,
+            "num_train": 4,
+            "width": 32,
+            "seed": seed,
+            "num_steps": 400,
+            "trained_for": stop,
+        }
         | {
             "distance": d,
             "unseen": d > 0,
@@ -35,7 +42,12 @@ def cube(split, near, far, off=0.0):
 def students(scenes, told=True, off=0.0, grown=0.3):
     rng, rows = np.random.default_rng(0), []
     for seed, num, width in [(s, n, w) for s in range(3) for n in (18, 72) for w in (16, 32)]:
-        scores = {"expected/rank": 0.8, "expected/auroc": 0.9, "control/rank": 0.0, "control/auroc": 0.5}
+        scores = {
+            "expected/rank": 0.8,
+            "expected/auroc": 0.9,
+            "control/rank": 0.0,
+            "control/auroc": 0.5,
+        }
         scores |= {"rare/rank": 0.5, "rare/auroc": 0.6}
         if not told:
             scores |= {"expected/rank": 0.4, "expected/auroc": 0.55}
@@ -53,9 +65,15 @@ def students(scenes, told=True, off=0.0, grown=0.3):
     return rows
 
 
-GOOD = [*cube("star", (0.6, 0.9, 1), (0.1, 0.4, 0.9)), *cube("failing", (0.1, 0.1, 0.2), (0.1, 0.1, 0.2))]
+GOOD = [
+    *cube("star", (0.6, 0.9, 1), (0.1, 0.4, 0.9)),
+    *cube("failing", (0.1, 0.1, 0.2), (0.1, 0.1, 0.2)),
+]
 GOOD += [*cube("joined", (0.1, 0.2, 0.3), (0, 0, 0)), *students("things"), *students("crowd")]
-BAD = [*cube("star", (0.1, 0.4, 0.9), (0.6, 0.9, 1), 0.3), *cube("failing", (0.1, 0.4, 0.9), (0.6, 0.9, 1))]
+BAD = [
+    *cube("star", (0.1, 0.4, 0.9), (0.6, 0.9, 1), 0.3),
+    *cube("failing", (0.1, 0.4, 0.9), (0.6, 0.9, 1)),
+]
 BAD += [*cube("joined", (1, 1, 1), (1, 1, 1)), *students("things", False, 0.3, -0.1)]
 BAD += students("crowd", False, 0.3, -0.1)
 
@@ -80,7 +98,10 @@ def test_a_control_that_ranks_makes_the_claim_fail(good):
     held = {claim.name: claim.holds for claim in experiment.claims(rows)}
     assert held["things: rank"] is False
     assert held["things: auroc"] is True
-    same = {claim.name: claim.holds for claim in experiment.claims(good.assign(control=good["expected"]))}
+    same = {
+        claim.name: claim.holds
+        for claim in experiment.claims(good.assign(control=good["expected"]))
+    }
     assert same["things: rank, all models"] is same["crowd: auroc, all models"] is False
     assert same["things: rank"] is True
 
@@ -93,7 +114,9 @@ def test_no_rows_and_one_seed_judge_nothing(good):
 
 
 def test_the_product_of_nothing_is_no_evidence(good):
-    held = {claim.name: claim.holds for claim in experiment.claims(good.assign(right=0.0, product=0.0))}
+    held = {
+        claim.name: claim.holds for claim in experiment.claims(good.assign(right=0.0, product=0.0))
+    }
     assert [held[name] for name in ("product", "things: product", "crowd: product")] == [None] * 3
 
 
@@ -109,12 +132,16 @@ def test_the_failing_split_is_told_by_large_ones_that_are_unseen_in_both(good):
     mine = good["scenes"].eq("failing") & good["unseen"]
 
     def judged(right, names):
-        found = good.assign(combination=good["combination"].mask(mine, names), right=good["right"].mask(mine, right))
+        found = good.assign(
+            combination=good["combination"].mask(mine, names), right=good["right"].mask(mine, right)
+        )
         return {claim.name: claim for claim in experiment.claims(found)}
 
     assert judged(0.0, "small one")["failing split"].measured is None
     assert judged(0.0, "large one")["failing split"].measured is None, "the star did not make it"
-    assert judged(0.0, good["combination"])["failing split"].measured == pytest.approx((1 + 0.9) / 2)
+    assert judged(0.0, good["combination"])["failing split"].measured == pytest.approx(
+        (1 + 0.9) / 2
+    )
     assert judged(1.0, good["combination"])["failing split"].holds is False
     assert judged(0.0, "small one")["told apart"].holds is True
 
@@ -127,7 +154,11 @@ def test_where_nothing_emerges_there_is_no_order():
 
 def test_figures_show_images_beside_what_was_expected(good):
     drawn = experiment.figures(good)
-    names = [f"{scenes}-{kind}" for scenes in ("things", "crowd") for kind in ("scaling", "images", "expected")]
+    names = [
+        f"{scenes}-{kind}"
+        for scenes in ("things", "crowd")
+        for kind in ("scaling", "images", "expected")
+    ]
     assert set(drawn) == {"star-emerging", "failing-emerging", "joined-emerging", *names}
     sheet = drawn["things-images"].layout
     assert len(sheet.images) == 24
@@ -135,8 +166,15 @@ def test_figures_show_images_beside_what_was_expected(good):
     first, last = sheet.annotations[0].text, sheet.annotations[-1].text
     assert "expected 1 of 24" in first
     assert "expected 24 of 24" in last
-    alone = good[(good["scenes"] == "things") & (good["num_train"] == 18) & (good["width"] == 16) & (good["seed"] == 0)]
-    assert set(experiment.figures(alone)) == {"things-images", "things-expected"}, "one student tells no trend"
+    alone = good[
+        (good["scenes"] == "things")
+        & (good["num_train"] == 18)
+        & (good["width"] == 16)
+        & (good["seed"] == 0)
+    ]
+    assert set(experiment.figures(alone)) == {"things-images", "things-expected"}, (
+        "one student tells no trend"
+    )
     told = experiment.summary(good)
     assert told["things, 18 trained, width 16: rank correlation"] == pytest.approx(0.8)
     assert told["judge of crowd"] == pytest.approx(0.99)
@@ -163,7 +201,10 @@ def test_conclusions_from_the_committed_rows():
     assert {name for name, verdict in found.items() if verdict == "not reproduced"} == {
         "failing split",  # a size is learnt from its spread
         "told apart",  # seeds differ more
-        *(f"things: {name}" for name in ("rank", "auroc", "rank beyond counting", "auroc beyond counting")),
+        *(
+            f"things: {name}"
+            for name in ("rank", "auroc", "rank beyond counting", "auroc beyond counting")
+        ),
         *(f"{scenes}: rank, all models" for scenes in experiment.SCENES),
         "crowd: rank",
     }

@@ -18,7 +18,12 @@ def rows_of(factor, decoded, twin=lambda held: 0.5, more=0.0, across=lambda held
     made = []
     for run in linear_factors.runs("small"):
         held, trained, again = run.frac_test, run.recipe.learning_rate > 0, not run.diagnostics
-        row = {"run": identity(run), "step": 1, **describe(run), "test/r2": 1.05 - held + more * again}
+        row = {
+            "run": identity(run),
+            "step": 1,
+            **describe(run),
+            "test/r2": 1.05 - held + more * again,
+        }
         row |= {
             RAW: factor(held) if trained else twin(held),
             DECODED: decoded(held),
@@ -105,7 +110,9 @@ def test_samples_must_add_less_than_combinations():
     rows.loc[rows["num_points"] > rows["num_points"].min(), "test/r2"] = 0.51
     found = claims_of(rows)
     assert found["volume"].measured == pytest.approx(0.01)
-    assert found["volume"].verdict == found["diversity"].verdict == "not reproduced", "combinations add nothing"
+    assert found["volume"].verdict == found["diversity"].verdict == "not reproduced", (
+        "combinations add nothing"
+    )
 
 
 def test_half_a_sweep_is_judged_as_far_as_it_goes():
@@ -117,7 +124,9 @@ def test_half_a_sweep_is_judged_as_far_as_it_goes():
     assert claims_of(rows[rows["num_points"] == 8])["volume"].verdict == "not yet run"
     assert claims_of(rows[rows["frac_test"] == 0.5])["diversity"].holds is None
     one = claims_of(rows.iloc[:1])
-    assert {claim.verdict for name, claim in one.items() if name != "shuffled tasks"} == {"not yet run"}
+    assert {claim.verdict for name, claim in one.items() if name != "shuffled tasks"} == {
+        "not yet run"
+    }
     assert {claim.verdict for claim in linear_factors.claims(None)} == {"not yet run"}
     assert [claim.name for claim in linear_factors.claims(None)] == list(one)
 
@@ -128,7 +137,9 @@ def test_tiny_runs_end_to_end():
     assert list(linear_factors.figures(rows)) == [
         *("raw", "whitened", "decodability", "untrained", "orthogonal", "volume")
     ]
-    assert not any(claim.holds for claim in linear_factors.claims(rows) if claim.name != "shuffled tasks")
+    assert not any(
+        claim.holds for claim in linear_factors.claims(rows) if claim.name != "shuffled tasks"
+    )
 
 
 def test_conclusions_from_the_committed_rows():

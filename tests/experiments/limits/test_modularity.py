@@ -10,14 +10,20 @@ RESULTS = Path(__file__).parents[3] / "docs" / "results" / "modularity.parquet"
 def test_the_sweep_is_the_one_that_is_promised():
     runs = modularity.runs("full")
     assert len(set(map(structure, runs))) == 6
-    assert {(run.num_steps, run.num_tasks, run.num_points) for run in runs} == {(5000, 512, 4)}, "the same data for all"
+    assert {(run.num_steps, run.num_tasks, run.num_points) for run in runs} == {(5000, 512, 4)}, (
+        "the same data for all"
+    )
     assert {run.recipe.weight_decay for run in runs} == {0.05}, "and the same decay"
 
 
 def test_tiny_runs_end_to_end():
     rows = rc.train(modularity.runs("tiny"))
     found = modularity.summary(rows)
-    names = [*modularity.NAMES.values(), "MLP" + modularity.SCRAMBLED, "oracle" + modularity.SCRAMBLED]
+    names = [
+        *modularity.NAMES.values(),
+        "MLP" + modularity.SCRAMBLED,
+        "oracle" + modularity.SCRAMBLED,
+    ]
     assert set(found) == {f"{name}: tasks needed" for name in names}
     students, control = modularity.figures(rows).values()
     assert {trace.name for trace in students.data} == set(modularity.NAMES.values())
@@ -35,7 +41,11 @@ def test_conclusions_from_the_committed_rows():
     }
     found = modularity.needs(rows)
     assert found["oracle"] == found["hypernetwork"] == 14, "the fewest that were tried are enough"
-    assert 40 < found["MLP"] < found["MLP" + modularity.SCRAMBLED] < found["hypernetwork (LayerNorm)"]
+    assert (
+        40 < found["MLP"] < found["MLP" + modularity.SCRAMBLED] < found["hypernetwork (LayerNorm)"]
+    )
     seen = modularity._last(rows).groupby("student")["seen/r2"].mean()
-    assert seen["hypernetwork (LayerNorm)"] < 0.95 < 0.999 < seen["hypernetwork"], "the norm loses the scale of a task"
+    assert seen["hypernetwork (LayerNorm)"] < 0.95 < 0.999 < seen["hypernetwork"], (
+        "the norm loses the scale of a task"
+    )
     assert {claim.verdict for claim in modularity.claims(None)} == {"not yet run"}

@@ -41,14 +41,22 @@ def lost(text: str) -> bool:
 def test_cells_take_settings_and_refuse_nonsense():
     (cell,) = experiment.cells("small", pipeline="folder", num_steps=7)
     assert cell["pipeline"] == "folder"
-    assert [cell[name] for name in ("num_concepts", "num_prompts", "num_images", "num_steps")] == [6, 60, 2, 7]
+    assert [cell[name] for name in ("num_concepts", "num_prompts", "num_images", "num_steps")] == [
+        6,
+        60,
+        2,
+        7,
+    ]
     assert experiment.cells("tiny")[0]["pipeline"] == experiment.RANDOM
     for wrong, says in (
         ({"scale": "full"}, "--set pipeline="),
         ({"scale": "tiny", "concepts": "animal"}, "did you mean animals"),
         ({"scale": "tiny", "join": "means"}, "did you mean mean"),
         ({"scale": "tiny", "num_images": 1}, "num_images must be at least 2, got 1"),
-        ({"scale": "tiny", "concepts": "solids", "num_prompts": 9}, "raise num_prompts, or lower num_concepts"),
+        (
+            {"scale": "tiny", "concepts": "solids", "num_prompts": 9},
+            "raise num_prompts, or lower num_concepts",
+        ),
     ):
         with pytest.raises(InputError, match=re.escape(says)):
             experiment.cells(**wrong)
@@ -71,21 +79,34 @@ def made(slope: float, seed: int = 0) -> pd.DataFrame:
     """Rows of 40 held-out prompts whose failures follow log loss so far."""
     rng = np.random.default_rng(seed)
     expected = rng.normal(size=40)
-    rows = pd.DataFrame({"what": "prompt", "number": range(40), "expected": expected, "pipeline": "mine"})
+    rows = pd.DataFrame(
+        {"what": "prompt", "number": range(40), "expected": expected, "pipeline": "mine"}
+    )
     failed = (slope * expected + rng.normal(size=40) > 0).astype(float)
-    return rows.assign(held_out=True, failed=failed, control=rng.normal(size=40), rarity=rng.normal(size=40), seed=0)
+    return rows.assign(
+        held_out=True,
+        failed=failed,
+        control=rng.normal(size=40),
+        rarity=rng.normal(size=40),
+        seed=0,
+    )
 
 
 def test_verdicts_go_both_ways():
     verdicts = [claim.verdict for claim in experiment.claims(made(5.0))]
     assert verdicts == ["reproduced"] * 3
     assert experiment.claims(made(-5.0))[0].verdict == "not reproduced"
-    assert experiment.claims(made(0.0).assign(control=lambda rows: rows["failed"]))[2].verdict == "not reproduced"
+    assert (
+        experiment.claims(made(0.0).assign(control=lambda rows: rows["failed"]))[2].verdict
+        == "not reproduced"
+    )
     same = made(5.0).assign(rarity=lambda rows: rows["expected"])
     assert experiment.claims(same)[1].verdict == "not reproduced"
 
 
-@pytest.mark.parametrize("changes", [{"pipeline": experiment.RANDOM}, {"failed": np.nan}, {"failed": 1.0}])
+@pytest.mark.parametrize(
+    "changes", [{"pipeline": experiment.RANDOM}, {"failed": np.nan}, {"failed": 1.0}]
+)
 def test_random_weights_no_judge_or_no_success_give_no_verdict(changes):
     claims = experiment.claims(made(5.0).assign(**changes))
     assert [claim.verdict for claim in claims] == ["not yet run"] * 3
@@ -157,21 +178,29 @@ def test_a_planted_failure_is_foretold_and_nothing_is_drawn_twice(planted, call,
     assert prompts["failed"].to_dict() == {text: float(lost(text)) for text in drawn}
     held = prompts[prompts["held_out"].astype(bool)].sort_values("expected", ascending=False)
     assert 0 < held["failed"].sum() < len(held)
-    assert held["failed"].is_monotonic_decreasing, "what is not in the activations is expected to fail"
+    assert held["failed"].is_monotonic_decreasing, (
+        "what is not in the activations is expected to fail"
+    )
     assert held["probability"].between(0, 1).all()
     assert set(held["probability_of"]) == {"failure"}
     assert not prompts["expected"][~prompts["held_out"].astype(bool)].notna().any()
     assert prompts["error"].notna().all()
-    assert not held["layer"].str.startswith("text_encoder").any(), "a text encoder has the prompt whatever is drawn"
+    assert not held["layer"].str.startswith("text_encoder").any(), (
+        "a text encoder has the prompt whatever is drawn"
+    )
     assert "text_encoder" in set(rows["layer"][rows["what"] == "layer"])
     lines = ledger_of("image_concepts", experiment, table)
     assert lines[0]["verdict"] == "reproduced"
-    assert lines[0]["measured"] == pytest.approx(held["expected"].rank().corr(held["failed"].rank()))
+    assert lines[0]["measured"] == pytest.approx(
+        held["expected"].rank().corr(held["failed"].rank())
+    )
     figures = {name: json.loads(text) for name, text in table.figures().items()}
     assert list(figures) == ["outcome", "layers", "images"]
     pictures, notes = (figures["images"]["layout"][name] for name in ("images", "annotations"))
     assert len(pictures) == len(held)
-    assert [note["text"].split("<br>")[-1] for note in notes] == [f"{rate:.0%} failed" for rate in held["failed"]]
+    assert [note["text"].split("<br>")[-1] for note in notes] == [
+        f"{rate:.0%} failed" for rate in held["failed"]
+    ]
     monkeypatch.setattr(diffusion, "_load", None)  # whoever loads a pipeline now fails
     code, out, error = call(*RUN, "judge=mine.py:blind")
     assert code == 0, error
@@ -183,7 +212,9 @@ def test_random_weights_show_that_it_works_and_claim_nothing(torch, call):
     assert code == 0, error
     assert set(json.loads(out)["summary"]) == {"read on held-out prompts", "as another prompt"}
     table = Table("out")
-    assert {line["verdict"] for line in ledger_of("image_concepts", experiment, table)} == {"not yet run"}
+    assert {line["verdict"] for line in ledger_of("image_concepts", experiment, table)} == {
+        "not yet run"
+    }
     assert list(table.figures()) == ["layers", "images"]
     prompts = table.read().query("what == 'prompt'")
     assert len(prompts) == 10

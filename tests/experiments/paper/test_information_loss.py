@@ -46,14 +46,19 @@ def test_one_program_of_students_of_one_size():
 
 def test_what_is_lost_is_measured_behind_the_first_layer():
     found = claims_of(rows_of(KEPT, LOST))
-    lost, kept = found["lost by those that fail, decoder of all tasks"], found["kept by those that generalise"]
+    lost, kept = (
+        found["lost by those that fail, decoder of all tasks"],
+        found["kept by those that generalise"],
+    )
     assert (lost.measured, lost.verdict) == (pytest.approx((0.35 + 0.53) / 2), "reproduced")
     assert (kept.measured, kept.verdict) == (pytest.approx(0.93), "reproduced")
 
 
 def test_what_twins_lack_is_subtracted_whichever_way():
     found = claims_of(rows_of(KEPT, LOST, (LOST, KEPT)))
-    assert found["lost by those that fail, decoder of all tasks"].measured == pytest.approx(0.35 + 0.53)
+    assert found["lost by those that fail, decoder of all tasks"].measured == pytest.approx(
+        0.35 + 0.53
+    )
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.05, 0.2])
@@ -61,7 +66,10 @@ def test_the_whole_interval_must_be_beyond_the_mark(spread):
     """A gap of .1 in the mean (the mark is .05), and .93 kept (.9)."""
     near = (1, 1, 0.9, 0.85, 0.83, 0)
     found = claims_of(rows_of(KEPT, near, spread=spread))
-    lost, kept = found["lost by those that fail, decoder of all tasks"], found["kept by those that generalise"]
+    lost, kept = (
+        found["lost by those that fail, decoder of all tasks"],
+        found["kept by those that generalise"],
+    )
     assert lost.measured == pytest.approx(0.1)
     assert kept.measured == pytest.approx(0.93)
     wanted = "reproduced" if spread == 0 else "not reproduced"
@@ -80,7 +88,9 @@ def test_without_a_gap_nothing_is_shown():
     assert found["lost by those that fail, decoder of all tasks"].verdict == "not reproduced"
     alone = rows_of(KEPT, LOST)
     found = claims_of(alone[alone["frac_test"] > 0.5])
-    assert {claim.verdict for claim in found.values()} == {"not yet run"}, "no student generalises to compare with"
+    assert {claim.verdict for claim in found.values()} == {"not yet run"}, (
+        "no student generalises to compare with"
+    )
     assert {claim.verdict for claim in information_loss.claims(None)} == {"not yet run"}
 
 
@@ -96,14 +106,19 @@ def test_conclusions_from_the_committed_rows():
     assert set(rows["run"]) == set(map(identity, information_loss.runs(table.meta()["scale"])))
     found = information_loss.summary(rows)
     assert found["all tasks: code, fails"] > 0.99, "they are told all modules"
-    assert abs(found["all tasks: gap of untrained twins"]) < 0.05, "one decoder for all: no gap before training"
+    assert abs(found["all tasks: gap of untrained twins"]) < 0.05, (
+        "one decoder for all: no gap before training"
+    )
     assert found["all tasks: gap"] < 0, "with such a decoder, those that fail tell more"
     assert min(found["students: fails"], found["students: generalises"]) >= 7
-    assert {claim.name: claim.verdict for claim in information_loss.claims(rows)} == {
-        "lost by those that fail, decoder of train tasks": "reproduced",  # at small scale, twins have the same gap
-        "lost by those that fail, decoder of all tasks": "not reproduced",  # it is the decoder that lacked tasks
-        "kept by those that generalise": "not reproduced",  # the last hidden layer is on its way to the output
-    }
+    assert (
+        {claim.name: claim.verdict for claim in information_loss.claims(rows)}
+        == {
+            "lost by those that fail, decoder of train tasks": "reproduced",  # at small scale, twins have the same gap
+            "lost by those that fail, decoder of all tasks": "not reproduced",  # it is the decoder that lacked tasks
+            "kept by those that generalise": "not reproduced",  # the last hidden layer is on its way to the output
+        }
+    )
 
 
 def test_a_layer_that_was_not_read_is_left_out():

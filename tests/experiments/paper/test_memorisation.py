@@ -31,7 +31,10 @@ def rows_of(widths, num_seeds=3):
                 row = {"step": 20, **describe(run), "support/num_train": tasks}
                 for side in ("seen", "test"):
                     row[f"{side}/r2"] = 0.9 if width >= widths[kind.__name__, side][m] else -0.8 / m
-                made += [row | {"run": f"{identity(run)}-{seed}", "seed": seed} for seed in range(num_seeds)]
+                made += [
+                    row | {"run": f"{identity(run)}-{seed}", "seed": seed}
+                    for seed in range(num_seeds)
+                ]
     return pd.DataFrame(made)
 
 
@@ -43,10 +46,17 @@ def test_the_sweep_is_the_one_that_is_promised():
     runs = memorisation.runs("full")
     assert (len(runs), len(set(map(structure, runs)))) == (150, 50)
     assert {run.frac_test for run in runs} == {0.5}
-    shared = {(run.num_steps, run.num_tasks, run.num_points, run.recipe, run.family.weights) for run in runs}
+    shared = {
+        (run.num_steps, run.num_tasks, run.num_points, run.recipe, run.family.weights)
+        for run in runs
+    }
     assert len(shared) == 1, "both families are learned in the same way"
     for kind in (rc.Hyperteacher, rc.Unrelated):
-        cells = {(run.family.num_modules, run.model.widths[0]) for run in runs if isinstance(run.family, kind)}
+        cells = {
+            (run.family.num_modules, run.model.widths[0])
+            for run in runs
+            if isinstance(run.family, kind)
+        }
         assert len(cells) == 5 * len(memorisation.WIDTHS[kind]["full"])
 
 
@@ -64,14 +74,18 @@ def test_widths_and_exponents_are_read_off():
     assert found["Hyperteacher, M=8: width to generalise"] == pytest.approx(32)
     assert found["Unrelated, M=8: width to fit"] == pytest.approx(128)
     few, many = (memorisation.num_parameters(width, m) for width, m in ((8, 4), (128, 8)))
-    assert found["Unrelated: exponent"] == pytest.approx(math.log10(many / few))  # ten times the tasks
+    assert found["Unrelated: exponent"] == pytest.approx(
+        math.log10(many / few)
+    )  # ten times the tasks
     claims = claims_of({})
     assert {claim.verdict for claim in claims.values()} == {"reproduced"}
     assert claims["control"].measured == pytest.approx(-0.1)
     assert claims["parameters"].measured == pytest.approx(
         found["Unrelated: exponent"] - found["Hyperteacher: exponent"]
     )
-    assert claims["gap"].measured == pytest.approx(-0.1)  # from .9 to -.2 with 4 modules, to -.1 with 8
+    assert claims["gap"].measured == pytest.approx(
+        -0.1
+    )  # from .9 to -.2 with 4 modules, to -.1 with 8
     # Sixteen times as wide with 4 modules, four times with 8.
     assert claims["window"].measured == pytest.approx(1 / 4)
     assert claims["window"].interval == pytest.approx((1 / 4, 1 / 4))
@@ -84,10 +98,16 @@ def test_widths_and_exponents_are_read_off():
         ({("Unrelated", "seen"): {4: 8, 8: 8}}, {"parameters"}),
         ({("Hyperteacher", "seen"): {4: 8, 8: math.inf}}, {"parameters", "window", "gap"}),
         ({("Hyperteacher", "seen"): {4: math.inf, 8: 8}}, {"parameters", "window", "gap"}),
-        ({("Hyperteacher", "seen"): {4: 2, 8: 8}}, {"parameters"}),  # the narrowest fits: no exponent is known
+        (
+            {("Hyperteacher", "seen"): {4: 2, 8: 8}},
+            {"parameters"},
+        ),  # the narrowest fits: no exponent is known
         ({("Hyperteacher", "test"): {4: 8, 8: 32}}, {"window", "gap"}),
         ({("Hyperteacher", "test"): {4: math.inf, 8: math.inf}}, {"window"}),
-        ({("Hyperteacher", "test"): {4: math.inf, 8: 128}}, set()),  # only with more modules does it generalise
+        (
+            {("Hyperteacher", "test"): {4: math.inf, 8: 128}},
+            set(),
+        ),  # only with more modules does it generalise
     ],
 )
 def test_each_claim_can_fail(widths, failing):
@@ -98,7 +118,9 @@ def test_the_window_is_compared_with_the_fewest_modules_that_have_one(monkeypatc
     monkeypatch.setitem(TASKS, 9, 1000)
     widths = {cell: of | {9: 8} for cell, of in WIDTHS.items()}
     never = widths | {("Hyperteacher", "test"): {4: math.inf, 8: 32, 9: 128}}
-    assert memorisation.closing(rows_of(never)) == pytest.approx(16 / 4), "it grows, though 4 modules have no window"
+    assert memorisation.closing(rows_of(never)) == pytest.approx(16 / 4), (
+        "it grows, though 4 modules have no window"
+    )
 
 
 def test_the_fewest_tasks_that_are_never_fitted_count_with_the_widest(monkeypatch):
@@ -107,12 +129,18 @@ def test_the_fewest_tasks_that_are_never_fitted_count_with_the_widest(monkeypatc
     monkeypatch.setitem(TASKS, 9, 1000)
     rows = rows_of({cell: widths | {9: math.inf} for cell, widths in WIDTHS.items()} | never)
     assert memorisation.power(rows, "Unrelated") == pytest.approx(math.log10(many / few))
-    assert math.isnan(memorisation.power(rows, "Hyperteacher")), "there it would be in favour of the claim"
+    assert math.isnan(memorisation.power(rows, "Hyperteacher")), (
+        "there it would be in favour of the claim"
+    )
 
 
 def test_only_students_that_were_trained_on_them_count_for_tasks_that_are_never_fitted():
     rows = rows_of(WIDTHS | {("Unrelated", "seen"): {4: 8, 8: math.inf}})
-    narrow = (rows["family"] == "Unrelated") & (rows["family.num_modules"] == 8) & (rows["model.widths"] != "2x2x2")
+    narrow = (
+        (rows["family"] == "Unrelated")
+        & (rows["family.num_modules"] == 8)
+        & (rows["model.widths"] != "2x2x2")
+    )
     few, many = (memorisation.num_parameters(width, m) for width, m in ((8, 4), (2, 8)))
     assert memorisation.power(rows[~narrow], "Unrelated") == pytest.approx(math.log10(many / few))
 
@@ -133,12 +161,17 @@ def test_missing_cells_are_not_yet_run():
 def test_tiny_runs_end_to_end():
     rows = rc.train(memorisation.runs("tiny"))
     found = memorisation.summary(rows)
-    assert [width for name, width in found.items() if "width" in name] == [math.inf] * 6, "20 steps are not enough"
+    assert [width for name, width in found.items() if "width" in name] == [math.inf] * 6, (
+        "20 steps are not enough"
+    )
     growth, scores, gap = memorisation.figures(rows).values()
     assert len({trace.name for trace in scores.data}) == 4
     assert {trace.name for trace in gap.data} == {"M = 3", "M = 4"}
     assert growth.layout.annotations[0].text == "no finite values to draw"
-    assert not {claim.name for claim in memorisation.claims(rows) if claim.holds} & {"parameters", "window"}
+    assert not {claim.name for claim in memorisation.claims(rows) if claim.holds} & {
+        "parameters",
+        "window",
+    }
 
 
 def test_conclusions_from_the_committed_rows():

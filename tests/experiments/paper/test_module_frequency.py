@@ -21,7 +21,15 @@ def rows_of(rare, popular):
         if isinstance(run.support, rc.Popular):
             score = popular
         facts = make_split(run, run.family.tasks())[1]
-        made.append({"run": identity(run), "step": run.num_steps, **describe(run), **facts, "test/r2": score})
+        made.append(
+            {
+                "run": identity(run),
+                "step": run.num_steps,
+                **describe(run),
+                **facts,
+                "test/r2": score,
+            }
+        )
     return pd.DataFrame(made)
 
 
@@ -37,7 +45,9 @@ def test_each_support_has_a_balanced_one_of_its_size():
     last = module_frequency._last(rows)
     for field in ("support.num_tasks", "support.num_popular"):
         for _, cell in last.groupby(field):
-            assert len(module_frequency._fair(last, cell["support/num_train"].mean())) == 3, "one for each seed"
+            assert len(module_frequency._fair(last, cell["support/num_train"].mean())) == 3, (
+                "one for each seed"
+            )
     rarest = last[last["support.num_tasks"] == 1]
     assert rarest["support/least_count"].unique().tolist() == [1]
     assert rarest["support/num_train"].unique().tolist() == [469 + 2]
@@ -56,7 +66,10 @@ def test_verdicts_both_ways():
     assert {claim.verdict for claim in module_frequency.claims(None)} == {"not yet run"}
     rows = rows_of(lambda n: 0.9 - 0.5 / n, 0.88)
     found = claims_of(rows[rows["support.num_tasks"].fillna(1) == 1])
-    assert (found["rare modules"].verdict, found["more of their tasks"].verdict) == ("reproduced", "not yet run")
+    assert (found["rare modules"].verdict, found["more of their tasks"].verdict) == (
+        "reproduced",
+        "not yet run",
+    )
     found = claims_of(rows[rows["support"] != "Popular"])
     assert found["4 popular modules"].verdict == "not yet run"
 
@@ -78,7 +91,9 @@ def test_who_learns_nothing_shows_nothing():
 def test_tiny_runs_end_to_end():
     rows = rc.train(module_frequency.runs("tiny"))
     lines = module_frequency.by_module(module_frequency._last(rows))
-    assert len(lines) == rows["run"].nunique() * 6 - 2 == 34, "all have unseen tasks, but for the two popular modules"
+    assert len(lines) == rows["run"].nunique() * 6 - 2 == 34, (
+        "all have unseen tasks, but for the two popular modules"
+    )
     assert lines["share"].between(0, 1).all()
     assert set(module_frequency.figures(rows)) == {"rare", "popular", "modules"}
 

@@ -12,7 +12,9 @@ RESULTS = Path(__file__).parents[3] / "docs" / "results" / "preference_scaling.p
 def test_the_sweep_is_the_one_that_is_promised():
     runs = preference_scaling.runs("full")
     assert len(set(runs)) == len(runs) == 42
-    assert len(set(map(structure, runs))) == 4, "a program for each width; fractions and supports share the widest's"
+    assert len(set(map(structure, runs))) == 4, (
+        "a program for each width; fractions and supports share the widest's"
+    )
     assert {run.family for run in runs} == {rc.PreferenceGrid(num_features=16)}
     assert {type(run.support).__name__ for run in runs} >= {"Random", *preference_scaling.VIOLATING}
 
@@ -29,7 +31,9 @@ def test_tiny_runs_end_to_end(tiny):
     assert list(figures) == ["episode", "width", "data", "supports"]
     claims = {claim.name: claim for claim in preference_scaling.claims(tiny)}
     assert not claims["width"].holds, "40 steps are not enough"
-    assert claims["support"].verdict == claims["frequency"].verdict == "not yet run", "only one support was trained"
+    assert claims["support"].verdict == claims["frequency"].verdict == "not yet run", (
+        "only one support was trained"
+    )
 
 
 def test_claims_that_do_not_hold_are_found():
@@ -39,12 +43,20 @@ def test_claims_that_do_not_hold_are_found():
         return {claim.name: claim.verdict for claim in preference_scaling.claims(changed)}
 
     def scored(mask, value):
-        return rows.assign(**{preference_scaling.SCORE: rows[preference_scaling.SCORE].mask(mask, value)})
+        return rows.assign(
+            **{preference_scaling.SCORE: rows[preference_scaling.SCORE].mask(mask, value)}
+        )
 
-    assert verdicts(scored(rows["model.widths"] == "16x16", 0.6))["width"] == "not reproduced", "the control succeeds"
-    assert verdicts(scored(rows["model.widths"] == "64x64", 0.73))["width"] == "not reproduced", "not monotone"
+    assert verdicts(scored(rows["model.widths"] == "16x16", 0.6))["width"] == "not reproduced", (
+        "the control succeeds"
+    )
+    assert verdicts(scored(rows["model.widths"] == "64x64", 0.73))["width"] == "not reproduced", (
+        "not monotone"
+    )
     assert verdicts(scored(rows["frac_test"] == 0.98, 0.7))["data"] == "not reproduced"
-    assert verdicts(scored(rows["frac_test"] == 0.9, 0.8))["data"] == "not reproduced", "not monotone"
+    assert verdicts(scored(rows["frac_test"] == 0.9, 0.8))["data"] == "not reproduced", (
+        "not monotone"
+    )
     assert verdicts(scored(rows["support"] == "Disconnected", 0.72))["support"] == "not reproduced"
     assert verdicts(scored(rows["support"] == "Popular", 0.6))["frequency"] == "not reproduced"
 

@@ -17,8 +17,16 @@ def rows_of(score, scale="full"):
     for run in scaling_data.runs(scale):
         total = sum(comb(run.family.num_modules, k) for k in range(1, run.family.num_hot + 1))
         num_test = round(run.frac_test * total)
-        row = {"run": identity(run), "step": run.num_steps, **describe(run), "support/num_test": num_test}
-        row |= {"support/num_train": total - num_test, "test/r2": score(total - num_test, total, run)}
+        row = {
+            "run": identity(run),
+            "step": run.num_steps,
+            **describe(run),
+            "support/num_test": num_test,
+        }
+        row |= {
+            "support/num_train": total - num_test,
+            "test/r2": score(total - num_test, total, run),
+        }
         made.append(row)
     return pd.DataFrame(made)
 
@@ -53,7 +61,9 @@ def test_the_number_counts_where_it_is_all_that_counts():
     rows = rows_of(by_number)
     claims = claims_of(rows)
     assert {claim.verdict for claim in claims.values()} == {"reproduced"}
-    assert claims["share"].interval[0] <= claims["share"].measured <= claims["share"].interval[1] < 0.5
+    assert (
+        claims["share"].interval[0] <= claims["share"].measured <= claims["share"].interval[1] < 0.5
+    )
     told = scaling_data.summary(rows)
     assert told["impossible runs, left out"] == 54
     assert told["families that fall as tasks are added"] == 0
@@ -72,7 +82,9 @@ def test_the_share_counts_where_it_is_all_that_counts():
         "share": "not reproduced",
     }
     np.testing.assert_allclose(claims["share"].measured, 1.0, atol=0.02)
-    np.testing.assert_allclose(claims["number"].measured, 0.0, atol=0.01)  # 9 of 36 are not quite a quarter
+    np.testing.assert_allclose(
+        claims["number"].measured, 0.0, atol=0.01
+    )  # 9 of 36 are not quite a quarter
 
 
 def test_a_family_that_falls_is_found():
@@ -82,14 +94,19 @@ def test_a_family_that_falls_is_found():
 
     rows = rows_of(fallen)
     claims = claims_of(rows)
-    assert [name for name, claim in claims.items() if claim.verdict == "not reproduced"] == ["never falls"]
+    assert [name for name, claim in claims.items() if claim.verdict == "not reproduced"] == [
+        "never falls"
+    ]
     assert claims["never falls"].measured > 0.01
     assert scaling_data.summary(rows)["families that fall as tasks are added"] == 1
 
 
 def test_half_a_sweep_is_not_yet_run():
     rows = rows_of(by_number)
-    half = rows[(rows["family.num_hot"] < 5) & ((rows["family.num_modules"] < 32) | (rows["frac_test"] > 0.5))]
+    half = rows[
+        (rows["family.num_hot"] < 5)
+        & ((rows["family.num_modules"] < 32) | (rows["frac_test"] > 0.5))
+    ]
     assert {claim.verdict for claim in scaling_data.claims(half)} == {"not yet run"}
     assert {claim.verdict for claim in scaling_data.claims(None)} == {"not yet run"}
     assert set(scaling_data.figures(half)) == {"2-active", "3-active", "4-active", "fraction"}
@@ -111,10 +128,13 @@ def test_conclusions_from_the_committed_rows():
     assert set(rows["run"]) == set(map(identity, scaling_data.runs(table.meta()["scale"])))
     assert not rows["diverged"].any()
     assert rows["support/connected"].all()
-    assert {name: claim.verdict for name, claim in claims_of(rows).items()} == {
-        "tasks": "reproduced",
-        "never falls": "not reproduced",  # by 1e-4, where 99.6% of the variance is explained with 1% of the tasks
-        "number": "reproduced",
-        "share": "reproduced",
-    }
+    assert (
+        {name: claim.verdict for name, claim in claims_of(rows).items()}
+        == {
+            "tasks": "reproduced",
+            "never falls": "not reproduced",  # by 1e-4, where 99.6% of the variance is explained with 1% of the tasks
+            "number": "reproduced",
+            "share": "reproduced",
+        }
+    )
     assert claims_of(rows)["never falls"].measured < 5e-4

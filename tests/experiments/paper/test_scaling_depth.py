@@ -44,10 +44,15 @@ def test_depth_helps_where_it_does():
 
 
 def test_deeper_is_worse_where_it_is():
-    late = {("FewShot", 8): 0.8, ("Language", 8): 0.845}  # falls of .05, and of .005 within the spread of .01
+    late = {
+        ("FewShot", 8): 0.8,
+        ("Language", 8): 0.845,
+    }  # falls of .05, and of .005 within the spread of .01
     rows = rows_of(GROWING, late)
     found = verdicts(rows)
-    assert [name for name, verdict in found.items() if verdict == "not reproduced"] == ["never falls"]
+    assert [name for name, verdict in found.items() if verdict == "not reproduced"] == [
+        "never falls"
+    ]
     told = scaling_depth.summary(rows)
     np.testing.assert_allclose(told["deepest fall"], 0.05)
     np.testing.assert_allclose((told["FewShot, depth 1"], told["FewShot, depth 8"]), (0.11, 0.81))
@@ -63,10 +68,17 @@ def test_half_a_sweep_is_not_yet_run():
 
 
 def test_tiny_runs_end_to_end():
-    rows = rc.train([run for run in scaling_depth.runs("tiny") if isinstance(run.encoding, rc.Orthogonal)])
+    rows = rc.train(
+        [run for run in scaling_depth.runs("tiny") if isinstance(run.encoding, rc.Orthogonal)]
+    )
     assert len(scaling_depth.summary(rows)) == 3
-    assert all({trace.name for trace in made.data} == {"Orthogonal"} for made in scaling_depth.figures(rows).values())
-    assert [claim.name for claim in scaling_depth.claims(rows) if claim.holds is not None] == ["Orthogonal: depth"]
+    assert all(
+        {trace.name for trace in made.data} == {"Orthogonal"}
+        for made in scaling_depth.figures(rows).values()
+    )
+    assert [claim.name for claim in scaling_depth.claims(rows) if claim.holds is not None] == [
+        "Orthogonal: depth"
+    ]
     assert set(verdicts(rows).values()) == {"not yet run"}, "one seed has no interval"
 
 
@@ -76,5 +88,7 @@ def test_conclusions_from_the_committed_rows():
     assert set(rows["run"]) == set(map(identity, scaling_depth.runs(table.meta()["scale"])))
     assert not rows["diverged"].any()
     # From 4 to 8 layers of one recipe, all but the hardest lose a little, and more than seeds differ.
-    assert {name for name, verdict in verdicts(rows).items() if verdict != "reproduced"} == {"never falls"}
+    assert {name for name, verdict in verdicts(rows).items() if verdict != "reproduced"} == {
+        "never falls"
+    }
     assert 0.002 < scaling_depth.summary(rows)["deepest fall"] < 0.01

@@ -10,7 +10,11 @@ from recombine.experiments.paper import scaling_law
 from recombine.sweeps.run import identity, structure
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results" / "scaling_law.parquet"
-CLAIMS = [f"{model}: {name}" for model in ("MLP", "Transformer") for name in ("power", "largest M", "each M")]
+CLAIMS = [
+    f"{model}: {name}"
+    for model in ("MLP", "Transformer")
+    for name in ("power", "largest M", "each M")
+]
 
 
 def total_of(num_hot, num_modules):
@@ -20,13 +24,27 @@ def total_of(num_hot, num_modules):
 def rows_of(law, hots=(4, 5), modules=range(10, 30, 2), models=("MLP",)):
     """Rows whose R2 crosses .95 where `law(K, M, N, seed)` says, a little later for each seed."""
     made = []
-    for model, k, m, seed in ((a, b, c, d) for a in models for b in hots for c in modules for d in range(3)):
+    for model, k, m, seed in (
+        (a, b, c, d) for a in models for b in hots for c in modules for d in range(3)
+    ):
         total = total_of(k, m)
         wanted = law(k, m, total, seed) * 1.02 ** (seed + 0.1 * m)
         for num_train in {round(wanted * factor) for factor in (0.3, 0.7, 1.5, 4.0)}:
-            row = {"model": model, "family.num_hot": k, "family.num_modules": m, "seed": seed, "num_steps": 5000}
-            row |= {"support/num_train": num_train, "support/num_test": total - num_train, "step": 5000}
-            made.append(row | {"run": f"{len(made)}", "test/r2": 0.95 + 0.1 * np.log(num_train / wanted)})
+            row = {
+                "model": model,
+                "family.num_hot": k,
+                "family.num_modules": m,
+                "seed": seed,
+                "num_steps": 5000,
+            }
+            row |= {
+                "support/num_train": num_train,
+                "support/num_test": total - num_train,
+                "step": 5000,
+            }
+            made.append(
+                row | {"run": f"{len(made)}", "test/r2": 0.95 + 0.1 * np.log(num_train / wanted)}
+            )
     return pd.DataFrame(made)
 
 
@@ -59,7 +77,11 @@ def claims_of(rows):
 
 
 def test_1236_of_the_2700_published_runs_are_impossible():
-    runs, impossible, spared = scaling_law.runs("full"), scaling_law.impossible("full"), scaling_law.spared("full")
+    runs, impossible, spared = (
+        scaling_law.runs("full"),
+        scaling_law.impossible("full"),
+        scaling_law.spared("full"),
+    )
     assert (len(runs), len(spared), len(impossible)) == (651, 813, 1236)
     assert len({*runs, *spared}) == 1464
     assert len(set(map(structure, runs))) == 30 + 30, "a program for each student, M and K"
@@ -100,7 +122,11 @@ def test_the_law_that_made_the_rows_is_found():
     claims = claims_of(rows_of(half_power))
     assert list(claims) == CLAIMS
     assert [claim.verdict for claim in claims.values()] == ["reproduced"] * 3 + ["not yet run"] * 3
-    assert claims["MLP: power"].interval[0] <= claims["MLP: power"].measured <= claims["MLP: power"].interval[1]
+    assert (
+        claims["MLP: power"].interval[0]
+        <= claims["MLP: power"].measured
+        <= claims["MLP: power"].interval[1]
+    )
 
 
 def test_a_fixed_share_is_not_sub_linear():
@@ -138,11 +164,14 @@ def test_a_claim_must_hold_with_every_target():
     ends = rows.groupby(["family.num_hot", "family.num_modules", "seed"]).head(1)
     total = ends["support/num_train"] + ends["support/num_test"]
     ends = ends.assign(
-        run="end of " + ends["run"], **{"support/num_train": total // 2, "support/num_test": total - total // 2}
+        run="end of " + ends["run"],
+        **{"support/num_train": total // 2, "support/num_test": total - total // 2},
     )
     share = pd.concat([rows.assign(**{"test/r2": flat}), ends.assign(**{"test/r2": 1.0})])
     assert claims_of(rows)["MLP: power"].verdict == "reproduced"
-    usual, late = (scaling_law.power(scaling_law._known(share, "MLP", target)) for target in (0.95, 0.97))
+    usual, late = (
+        scaling_law.power(scaling_law._known(share, "MLP", target)) for target in (0.95, 0.97)
+    )
     assert usual == pytest.approx(0.5, abs=0.05)
     assert late > 0.6, "for R2 .97 tasks are needed that grow faster"
     assert claims_of(share)["MLP: power"].measured == late, "the worst target counts"
@@ -158,23 +187,35 @@ def test_what_is_not_known_is_left_out_and_counted():
     rows = rows_of(half_power)
     at_28 = rows["family.num_modules"] == 28
     never = rows.assign(**{"test/r2": rows["test/r2"].mask(at_28 & (rows["seed"] == 1), 0.5)})
-    at_once = never.assign(**{"test/r2": never["test/r2"].mask(rows["family.num_modules"] == 10, 0.99)})
+    at_once = never.assign(
+        **{"test/r2": never["test/r2"].mask(rows["family.num_modules"] == 10, 0.99)}
+    )
     found = scaling_law.summary(at_once)
-    states = [found[f"MLP: curves that reach the target {state}"] for state in ("crossed", "never", "at once")]
+    states = [
+        found[f"MLP: curves that reach the target {state}"]
+        for state in ("crossed", "never", "at once")
+    ]
     assert states == [52, 2, 6]
-    assert found["MLP, K=4: power of the total"] == pytest.approx(0.5, abs=0.03), "not bent by what is not known"
+    assert found["MLP, K=4: power of the total"] == pytest.approx(0.5, abs=0.03), (
+        "not bent by what is not known"
+    )
     kept = rows[rows["family.num_modules"].between(12, 26)]
     assert claims_of(at_once)["MLP: power"].measured == claims_of(kept)["MLP: power"].measured
 
 
 def test_a_part_of_the_grid_is_enough_to_look_at():
     few = rows_of(half_power, hots=(6,), modules=(24, 26, 28), models=("Transformer",))
-    assert {claim.verdict for claim in scaling_law.claims(few)} == {"not yet run"}, "three M cannot judge a law"
+    assert {claim.verdict for claim in scaling_law.claims(few)} == {"not yet run"}, (
+        "three M cannot judge a law"
+    )
     assert list(scaling_law.figures(few)) == ["Transformer-needed", "Transformer-6-active"]
     # 15 fractions for each M and seed, of which the runs of the grid are possible.
     whole = [*scaling_law.runs("full"), *scaling_law.spared("full")]
     runs = [r for r in whole if r.family.num_hot == 6 and r.family.num_modules >= 24]
-    assert scaling_law.summary(few)["Transformer: impossible runs, left out"] == 3 * 3 * 15 - len(runs) / 2
+    assert (
+        scaling_law.summary(few)["Transformer: impossible runs, left out"]
+        == 3 * 3 * 15 - len(runs) / 2
+    )
     four = rows_of(half_power, hots=(6,), modules=(22, 24, 26, 28), models=("Transformer",))
     assert claims_of(four)["Transformer: power"].verdict == "reproduced"
     assert {claim.verdict for claim in scaling_law.claims(None)} == {"not yet run"}
@@ -183,7 +224,9 @@ def test_a_part_of_the_grid_is_enough_to_look_at():
 def test_the_picture_shows_at_most_six_curves_and_three_laws():
     drawn = scaling_law.figures(rows_of(half_power))
     assert list(drawn) == ["MLP-needed", "MLP-4-active", "MLP-5-active"]
-    assert {trace.name for trace in drawn["MLP-4-active"].data} == {f"M = {m}" for m in (10, 14, 18, 22, 26)}
+    assert {trace.name for trace in drawn["MLP-4-active"].data} == {
+        f"M = {m}" for m in (10, 14, 18, 22, 26)
+    }
     named = [trace.name for trace in drawn["MLP-needed"].data if trace.showlegend is not False]
     assert named == ["K = 4", "K = 5", "power of the total", "polynomial in M", "exponential in M"]
 
@@ -192,7 +235,9 @@ def test_tiny_runs_end_to_end():
     rows = rc.train([run for run in scaling_law.runs("tiny") if run.family.num_modules == 5])
     assert rows["support/balanced"].all()
     assert len(scaling_law.figures(rows)) == 4
-    assert {claim.verdict for claim in scaling_law.claims(rows)} == {"not yet run"}, "one M cannot judge a law"
+    assert {claim.verdict for claim in scaling_law.claims(rows)} == {"not yet run"}, (
+        "one M cannot judge a law"
+    )
     assert scaling_law.summary(rows)["Transformer: curves that reach the target never"] == 1
 
 
@@ -215,8 +260,18 @@ def test_conclusions_from_the_committed_rows():
         "Transformer: each M": "not reproduced",
     }
     found = scaling_law.summary(rows)
-    powers = [[found[f"{model}, K={k}: power of the total"] for k in (4, 5, 6)] for model in ("MLP", "Transformer")]
-    assert all(few < many for many, few in zip(*powers, strict=True)), "modules cost a transformer less"
-    margins = [scaling_law.margin(scaling_law._known(rows, "MLP", target), largest=False) for target in (0.9, 0.95)]
+    powers = [
+        [found[f"{model}, K={k}: power of the total"] for k in (4, 5, 6)]
+        for model in ("MLP", "Transformer")
+    ]
+    assert all(few < many for many, few in zip(*powers, strict=True)), (
+        "modules cost a transformer less"
+    )
+    margins = [
+        scaling_law.margin(scaling_law._known(rows, "MLP", target), largest=False)
+        for target in (0.9, 0.95)
+    ]
     assert margins[0] < 0 < margins[1], "which law is the worst depends on the target"
-    assert [found[f"{model}: curves that reach the target crossed"] for model in ("MLP", "Transformer")] == [87, 89]
+    assert [
+        found[f"{model}: curves that reach the target crossed"] for model in ("MLP", "Transformer")
+    ] == [87, 89]

@@ -16,8 +16,12 @@ def rows_of(score, scale="full"):
     """Rows of a sweep with made-up scores, `score(encoding, width, depth, seed)`."""
     made = []
     for run in scaling_width.runs(scale):
-        value = score(type(run.encoding).__name__, run.model.widths[0], len(run.model.widths), run.seed)
-        made.append({"run": identity(run), "step": run.num_steps, **describe(run), "test/r2": value})
+        value = score(
+            type(run.encoding).__name__, run.model.widths[0], len(run.model.widths), run.seed
+        )
+        made.append(
+            {"run": identity(run), "step": run.num_steps, **describe(run), "test/r2": value}
+        )
     return pd.DataFrame(made)
 
 
@@ -33,7 +37,9 @@ def test_the_sweep_is_the_published_one():
     runs = scaling_width.runs("full")
     assert len(set(runs)) == len(runs) == 180
     assert len(set(map(structure, runs))) == 60
-    assert {(run.family.num_modules, run.family.num_hot, run.frac_test) for run in runs} == {(16, 3, 0.25)}
+    assert {(run.family.num_modules, run.family.num_hot, run.frac_test) for run in runs} == {
+        (16, 3, 0.25)
+    }
     assert {len(run.model.widths) for run in runs} == {2, 4}
     assert {run.model.widths[0] for run in runs} == {128, 256, 512, 1024, 2048}
     pairs = {(type(run.encoding).__name__, run.num_steps, run.recipe.learning_rate) for run in runs}
@@ -45,7 +51,9 @@ def test_growth_is_found_for_each_encoding_and_told_by_its_smallest_gain():
     assert {claim.verdict for claim in claims.values()} == {"reproduced"}
     assert claims.pop("never falls").measured == 0
     assert list(claims) == [f"{name}: width" for name in ENCODINGS]
-    np.testing.assert_allclose([claim.measured for claim in claims.values()], 0.2)  # the other depth gains .4
+    np.testing.assert_allclose(
+        [claim.measured for claim in claims.values()], 0.2
+    )  # the other depth gains .4
     np.testing.assert_allclose(claims["Identity: width"].interval, (0.2, 0.2))
 
 
@@ -56,8 +64,12 @@ def test_a_fall_of_one_encoding_at_one_depth_is_told_apart_from_the_gain():
 
     rows = rows_of(fallen)
     claims = claims_of(rows)
-    assert [name for name, claim in claims.items() if claim.verdict == "not reproduced"] == ["never falls"]
-    np.testing.assert_allclose((claims["never falls"].measured, *claims["never falls"].interval), 0.15)
+    assert [name for name, claim in claims.items() if claim.verdict == "not reproduced"] == [
+        "never falls"
+    ]
+    np.testing.assert_allclose(
+        (claims["never falls"].measured, *claims["never falls"].interval), 0.15
+    )
     assert scaling_width.summary(rows)["deepest fall"] == pytest.approx(0.15)  # below width 512
 
 
@@ -81,7 +93,11 @@ def test_half_a_sweep_is_not_yet_run():
 
 
 def test_tiny_runs_end_to_end():
-    kept = [run for run in scaling_width.runs("tiny") if isinstance(run.encoding, rc.Language | rc.FewShot)]
+    kept = [
+        run
+        for run in scaling_width.runs("tiny")
+        if isinstance(run.encoding, rc.Language | rc.FewShot)
+    ]
     rows = rc.train(kept)
     assert len(scaling_width.summary(rows)) == 5
     (figure,) = scaling_width.figures(rows).values()
@@ -96,7 +112,11 @@ def test_conclusions_from_the_committed_rows():
     assert set(rows["run"]) == set(map(identity, scaling_width.runs(table.meta()["scale"])))
     assert not rows["diverged"].any()
     claims = claims_of(rows)
-    assert {name for name, claim in claims.items() if not claim.holds} == {"never falls"}, "Orthogonal does, by .0002"
+    assert {name for name, claim in claims.items() if not claim.holds} == {"never falls"}, (
+        "Orthogonal does, by .0002"
+    )
     assert 0 < claims.pop("never falls").measured < 0.0005
     assert all(claim.measured > 0.04 for claim in claims.values())
-    assert all(claim.interval[0] <= claim.measured <= claim.interval[1] for claim in claims.values())
+    assert all(
+        claim.interval[0] <= claim.measured <= claim.interval[1] for claim in claims.values()
+    )

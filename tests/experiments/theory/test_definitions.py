@@ -26,7 +26,12 @@ def rows_of(**changes):
             row |= {"num_modules": size, "num_tasks": 2**size, "description": long}
         else:
             total = rc.Hyperteacher(cell["size"], cell["num_hot"]).num_tasks
-            row |= {"total": total, "needed": total**0.5 * (1 + 0.01 * cell["seed"]), "state": "crossed", "target": 0.8}
+            row |= {
+                "total": total,
+                "needed": total**0.5 * (1 + 0.01 * cell["seed"]),
+                "state": "crossed",
+                "target": 0.8,
+            }
         made.append(row | {name: change(row) for name, change in changes.items()})
     return pd.DataFrame(made)
 
@@ -36,7 +41,11 @@ def verdicts(rows):
 
 
 def broken(**changes):
-    return {name for name, verdict in verdicts(rows_of(**changes)).items() if verdict == "not reproduced"}
+    return {
+        name
+        for name, verdict in verdicts(rows_of(**changes)).items()
+        if verdict == "not reproduced"
+    }
 
 
 def test_verdicts_go_both_ways():
@@ -45,10 +54,12 @@ def test_verdicts_go_both_ways():
     assert set(found.values()) == {"reproduced"}
     (few,) = (claim for claim in definitions.claims(rows_of()) if claim.name == "tasks needed")
     assert few.measured == pytest.approx(0.5)
-    assert broken(relative=lambda row: 0.0 if row.get("family") == "GoalGrid" else row.get("relative")) == {
-        "injective, GoalGrid, weights 1"
+    assert broken(
+        relative=lambda row: 0.0 if row.get("family") == "GoalGrid" else row.get("relative")
+    ) == {"injective, GoalGrid, weights 1"}
+    lengthy = {
+        "description": lambda row: row["num_tasks"] if row["what"] == "description" else None
     }
-    lengthy = {"description": lambda row: row["num_tasks"] if row["what"] == "description" else None}
     assert broken(**lengthy) == {f"description, {family}" for family in definitions.SHORT}
     shared = {"needed": lambda row: row["total"] / 10 if row["what"] == "needed" else None}
     assert broken(**shared) == {"tasks needed"}, "a fixed share is no power below 1"
@@ -58,22 +69,31 @@ def test_controls_must_fail():
     twins = broken(injective=lambda row: row["what"] == "injective")
     assert len(twins) == 5, "two equal modules were taken for distinct"
     assert all(name.startswith("injective") for name in twins)
-    unrelated = broken(description=lambda row: 100.0 * row["size"] if row["what"] == "description" else None)
+    unrelated = broken(
+        description=lambda row: 100.0 * row["size"] if row["what"] == "description" else None
+    )
     assert len(unrelated) == 3, "unrelated tasks were taken for short"
 
 
 def test_what_is_not_there_is_not_judged():
     assert set(verdicts(None).values()) == {"not yet run"}
     rows = rows_of()
-    begun = rows[(rows["what"] == "injective") & (rows["family"] == "Hyperteacher")].dropna(axis=1, how="all")
+    begun = rows[(rows["what"] == "injective") & (rows["family"] == "Hyperteacher")].dropna(
+        axis=1, how="all"
+    )
     found = verdicts(begun)
     assert [name for name, verdict in found.items() if verdict == "reproduced"] == [
         "injective, Hyperteacher, weights 1",
         "injective, Hyperteacher, weights drawn",
     ]
     assert set(found.values()) == {"reproduced", "not yet run"}
-    assert verdicts(rows[rows["weights"] != definitions.TWINS])["injective, GoalGrid, weights 1"] == "not yet run"
-    never = rows.assign(state=rows["state"].where(rows["size"].rank(method="dense", ascending=False) <= 3, "never"))
+    assert (
+        verdicts(rows[rows["weights"] != definitions.TWINS])["injective, GoalGrid, weights 1"]
+        == "not yet run"
+    )
+    never = rows.assign(
+        state=rows["state"].where(rows["size"].rank(method="dense", ascending=False) <= 3, "never")
+    )
     assert verdicts(never)["tasks needed"] == "not yet run", "three M are too few for a law"
     assert list(definitions.figures(begun)) == ["closest"]
 
@@ -106,7 +126,9 @@ def test_tiny_runs_end_to_end():
     found = definitions.summary(rows)
     assert found["PreferenceGrid: description, power of the modules"] == pytest.approx(1.0)
     assert found["Unrelated: description, power of the tasks"] > 1
-    assert {claim.verdict for claim in definitions.claims(rows) if "description" in claim.name} == {"reproduced"}
+    assert {claim.verdict for claim in definitions.claims(rows) if "description" in claim.name} == {
+        "reproduced"
+    }
 
 
 def test_conclusions_from_the_committed_rows():
@@ -116,5 +138,10 @@ def test_conclusions_from_the_committed_rows():
     found = verdicts(rows)
     # Preferences that differ by a factor make the same choices.
     assert [name for name, verdict in found.items() if verdict != "reproduced"] == [DRAWN]
-    (pair,) = rows[(rows["weights"] == definitions.DRAWN) & (rows["relative"] == 0)]["closest"].head(1)
-    assert [sum(float(weight) > 0 for weight in task.split()) for task in pair.split(" | ")] == [1, 1]
+    (pair,) = rows[(rows["weights"] == definitions.DRAWN) & (rows["relative"] == 0)][
+        "closest"
+    ].head(1)
+    assert [sum(float(weight) > 0 for weight in task.split()) for task in pair.split(" | ")] == [
+        1,
+        1,
+    ]

@@ -29,7 +29,9 @@ def test_a_hyperteacher_is_injective_and_one_with_equal_modules_is_not(weights):
     world, tasks = family.init(new_key(0)), _definitions.weighings(family, new_key(1), 2)
     assert _definitions.injective(family, world, tasks, new_key(2), 50, 1e-4).injective
     if weights == "khot":
-        found = _definitions.injective(family, _definitions.twinned(world), tasks, new_key(2), 50, 1e-4)
+        found = _definitions.injective(
+            family, _definitions.twinned(world), tasks, new_key(2), 50, 1e-4
+        )
         assert not found.injective
         assert tasks[[found.first, found.second]].tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]]
 
@@ -46,7 +48,9 @@ def test_preferences_that_differ_by_a_factor_are_the_same_task():
     tasks = jnp.array([[0.5, 0, 0, 0], [1.0, 0, 0, 0], [0, 1.0, 0, 0], [0.5, 1.0, 0, 0]])
     found = _definitions.injective(family, family.init(new_key(0)), tasks, new_key(2), 240, 1e-4)
     assert (found.first, found.second, found.separation, found.injective) == (0, 1, 0.0, False)
-    assert _definitions.injective(family, family.init(new_key(0)), tasks[1:], new_key(2), 240, 1e-4).injective
+    assert _definitions.injective(
+        family, family.init(new_key(0)), tasks[1:], new_key(2), 240, 1e-4
+    ).injective
 
 
 def test_goals_that_differ_in_their_interaction_are_closest():
@@ -62,7 +66,9 @@ def test_goals_that_differ_in_their_interaction_are_closest():
 def test_weighings_are_all_distinct_and_of_every_row():
     tasks = _definitions.weighings(TEACHER, new_key(0), 5)
     assert len(np.unique(tasks, axis=0)) == len(tasks) > 2 * len(TEACHER.tasks())
-    assert len(np.unique(tasks > 0, axis=0)) == len(TEACHER.tasks()) == _definitions.num_tasks(TEACHER)
+    assert (
+        len(np.unique(tasks > 0, axis=0)) == len(TEACHER.tasks()) == _definitions.num_tasks(TEACHER)
+    )
 
 
 def test_descriptions_are_counted():
@@ -76,7 +82,10 @@ def test_descriptions_are_counted():
 
 def test_growth_tells_powers_from_exponentials():
     sizes = np.array([4, 6, 8, 12, 16])
-    power, exponential = _definitions.growth(sizes, 3.0 * sizes**2), _definitions.growth(sizes, 2.0**sizes)
+    power, exponential = (
+        _definitions.growth(sizes, 3.0 * sizes**2),
+        _definitions.growth(sizes, 2.0**sizes),
+    )
     assert power.power == pytest.approx(2)
     assert power.from_power == pytest.approx(0, abs=1e-12)
     assert not power.exponential

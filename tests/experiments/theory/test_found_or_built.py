@@ -19,7 +19,9 @@ RESULTS = Path(__file__).parents[3] / "docs" / "results" / "found_or_built.parqu
 
 def test_the_papers_own_statements_are_told_from_our_questions():
     theirs = {claim.name for claim in found_or_built.claims(None) if not claim.ours}
-    assert theirs == {"exists", "found", "found, wide", "simple"}, "a network exists, is found, and is a simple one"
+    assert theirs == {"exists", "found", "found, wide", "simple"}, (
+        "a network exists, is found, and is a simple one"
+    )
 
 
 @pytest.mark.parametrize("scale", ["small", "full"])
@@ -27,7 +29,9 @@ def test_random_starts_have_the_shape_of_the_construction(scale):
     runs = found_or_built.runs(scale)
     for run in {run.model: run for run in runs if isinstance(run.model, Built)}.values():
         world = jax.eval_shape(run.family.init, new_key(0))
-        built = jax.eval_shape(lambda world, run=run: network(run.family, world, run.model.pieces), world)
+        built = jax.eval_shape(
+            lambda world, run=run: network(run.family, world, run.model.pieces), world
+        )
         shape = tuple(layer.weight.shape[0] for layer in built.layers[:-1])
         assert any(isinstance(other.model, MLP) and other.model.widths == shape for other in runs)
 
@@ -40,8 +44,18 @@ def test_the_full_sweep_is_few_programs():
     assert {run.model.noise for run in built} == {0, 0.1, 0.3, 1}
     assert all(run.model.num_hot == run.family.num_hot for run in built)
     shapes = {widths(run.family.d_input, run.family.d_hidden, run.model.pieces) for run in built}
-    assert shapes == {run.model.widths for run in runs if isinstance(run.model, MLP) and run.model.widths[1] == 8}
-    assert len({(run.recipe.weight_decay, run.num_steps, run.num_tasks, run.num_points) for run in runs}) == 1
+    assert shapes == {
+        run.model.widths for run in runs if isinstance(run.model, MLP) and run.model.widths[1] == 8
+    }
+    assert (
+        len(
+            {
+                (run.recipe.weight_decay, run.num_steps, run.num_tasks, run.num_points)
+                for run in runs
+            }
+        )
+        == 1
+    )
 
 
 def rows_of(scores, neurons=lambda start, width: width, left=1.5, factors=None):
@@ -54,7 +68,9 @@ def rows_of(scores, neurons=lambda start, width: width, left=1.5, factors=None):
     last = found_or_built._last(rows)
     pairs = zip(last["start"], last["frac_test"], strict=True)
     rows["test/r2"] = [scores.get((start, held), scores.get(start, 0.9)) for start, held in pairs]
-    rows["Compression/neurons"] = [neurons(*pair) for pair in zip(last["start"], last["width"], strict=True)]
+    rows["Compression/neurons"] = [
+        neurons(*pair) for pair in zip(last["start"], last["width"], strict=True)
+    ]
     # Training itself goes .2 away.
     rows["Distance/distance"] = (0.04 + left * rows["model.noise"] ** 2) ** 0.5
     rows[found_or_built.FACTORS] = last["start"].map(factors or {}).fillna(1.0)
@@ -80,7 +96,9 @@ def test_a_world_where_the_simple_solution_wins():
 
 def test_a_world_where_it_does_not():
     scores = FAILING | {BEFORE: 0.995, BUILT: 0.9, (BUILT, FEW): 0.4, RANDOM: 0.8, WIDE: 0.8}
-    rows = rows_of(scores, lambda start, width: width if start == WIDE else 50, factors={RANDOM: 0.5})
+    rows = rows_of(
+        scores, lambda start, width: width if start == WIDE else 50, factors={RANDOM: 0.5}
+    )
     found = claims_of(rows)
     assert {name for name, claim in found.items() if claim.verdict == "reproduced"} == {"exists"}
     assert found["kept, few"].measured == pytest.approx(-0.595)
@@ -109,8 +127,12 @@ def test_half_a_sweep_is_judged_as_far_as_it_goes():
     only_built = claims_of(rows[rows["model"] == "Built"].drop(columns="model.widths"))
     assert only_built["kept"].measured is not None
     assert only_built["found"].verdict == "not yet run"
-    only_random = claims_of(rows[rows["model"] == "MLP"].drop(columns=["model.noise", "model.pieces"]))
-    assert {claim.verdict for name, claim in only_random.items() if name != "one solution"} == {"not yet run"}
+    only_random = claims_of(
+        rows[rows["model"] == "MLP"].drop(columns=["model.noise", "model.pieces"])
+    )
+    assert {claim.verdict for name, claim in only_random.items() if name != "one solution"} == {
+        "not yet run"
+    }
     assert {claim.verdict for claim in found_or_built.claims(None)} == {"not yet run"}
     assert list(claims_of(None)) == list(only_built)
 
@@ -121,7 +143,9 @@ def test_tiny_runs_end_to_end():
     assert told[f"{BEFORE}: distance"] < 1e-6
     assert told[f"{BUILT}: distance"] > 0
     assert list(found_or_built.figures(rows)) == ["many", "few", "neurons", "distance", "loss"]
-    assert {claim.verdict for claim in found_or_built.claims(rows)} == {"not yet run"}, "one seed has no interval"
+    assert {claim.verdict for claim in found_or_built.claims(rows)} == {"not yet run"}, (
+        "one seed has no interval"
+    )
 
 
 def test_conclusions_from_the_committed_rows():

@@ -10,7 +10,16 @@ from recombine.experiments.theory import theorem_31
 from recombine.training.computed import Cell
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results" / "theorem_31.parquet"
-NAMES = ["error", "bound", "exponent in eps", "exponent in M", "deep", "crossing", "exact", "memorise"]
+NAMES = [
+    "error",
+    "bound",
+    "exponent in eps",
+    "exponent in M",
+    "deep",
+    "crossing",
+    "exact",
+    "memorise",
+]
 
 
 def neurons_of(cell) -> float:
@@ -22,7 +31,10 @@ def neurons_of(cell) -> float:
     if cell["construction"] == "exact":
         return size * num_modules + 2 * size
     per_piece = 2 * size**2
-    return per_piece * (math.log2(ratio) if cell["construction"] == "deep" else math.sqrt(ratio)) + 2 * size
+    return (
+        per_piece * (math.log2(ratio) if cell["construction"] == "deep" else math.sqrt(ratio))
+        + 2 * size
+    )
 
 
 def rows_of(scale: str = "small", error=None, neurons=None) -> pd.DataFrame:
@@ -65,7 +77,11 @@ def only(cell, **values) -> bool:
 COMPACT = {"construction": "shallow", "where": "compact"}
 BROKEN = {
     "one error above eps": (
-        {"error": lambda cell: only(cell, kind="attack", eps=1e-3, seed=1) and {"sup_error": 1.01e-3}},
+        {
+            "error": lambda cell: (
+                only(cell, kind="attack", eps=1e-3, seed=1) and {"sup_error": 1.01e-3}
+            )
+        },
         {"error"},
     ),
     "a search that finds nothing": (
@@ -77,13 +93,18 @@ BROKEN = {
         {"bound"},
     ),
     "neurons as 1/eps": (
-        {"neurons": lambda cell: only(cell, kind="count", **COMPACT) and {"neurons": 0.1 / (cell["eps"] or 1.0)}},
+        {
+            "neurons": lambda cell: (
+                only(cell, kind="count", **COMPACT) and {"neurons": 0.1 / (cell["eps"] or 1.0)}
+            )
+        },
         {"exponent in eps"},
     ),
     "neurons linear in M": (
         {
             "neurons": lambda cell: (
-                only(cell, kind="count", **COMPACT) and {"neurons": cell["num_modules"] / math.sqrt(cell["eps"])}
+                only(cell, kind="count", **COMPACT)
+                and {"neurons": cell["num_modules"] / math.sqrt(cell["eps"])}
             )
         },
         {"exponent in M"},
@@ -100,7 +121,8 @@ BROKEN = {
     "a table that grows as a power": (
         {
             "neurons": lambda cell: (
-                only(cell, kind="attack", construction="memorise") and {"neurons": cell["num_modules"] ** 3}
+                only(cell, kind="attack", construction="memorise")
+                and {"neurons": cell["num_modules"] ** 3}
             )
         },
         {"memorise"},
@@ -111,7 +133,9 @@ BROKEN = {
 @pytest.mark.parametrize("case", BROKEN)
 def test_what_breaks_a_claim(case):
     changes, broken = BROKEN[case]
-    assert {name for name, verdict in verdicts(rows_of(**changes)).items() if verdict != "reproduced"} == broken
+    assert {
+        name for name, verdict in verdicts(rows_of(**changes)).items() if verdict != "reproduced"
+    } == broken
 
 
 def test_half_a_sweep_tells_what_it_can():
@@ -131,12 +155,23 @@ def test_the_grid_is_the_issues():
     shallow = [cell for cell in cells if only(cell, kind="count", **COMPACT, size=16)]
     fine = {(cell["eps"], cell["num_modules"]) for cell in shallow if cell["eps"] <= 0.1}
     assert fine == {(10.0**-p, 2**q) for p in range(1, 6) for q in range(2, 10)}
-    built = {(cell["size"], cell["eps"]) for cell in cells if only(cell, kind="attack", construction="shallow")}
+    built = {
+        (cell["size"], cell["eps"])
+        for cell in cells
+        if only(cell, kind="attack", construction="shallow")
+    }
     assert built == {(4, 0.1), (4, 0.01), (4, 1e-3), (4, 1e-4), (4, 1e-5), (16, 0.1), (16, 0.01)}
 
 
 def test_tables_are_counted_as_they_are_built():
-    cell = {"construction": "memorise", "where": "corners", "size": 2, "num_modules": 4, "num_hot": 3, "eps": 0.0}
+    cell = {
+        "construction": "memorise",
+        "where": "corners",
+        "size": 2,
+        "num_modules": 4,
+        "num_hot": 3,
+        "eps": 0.0,
+    }
     counted, built = (theorem_31.measure(kind=kind, seed=0, **cell) for kind in ("count", "attack"))
     assert counted == {name: built[name] for name in counted}
     assert built["sup_error"] < 1e-12
@@ -144,7 +179,9 @@ def test_tables_are_counted_as_they_are_built():
 
 def test_tiny_runs_end_to_end():
     cells = theorem_31.cells("tiny")
-    rows = pd.DataFrame([{"run": str(i), "step": 0, **c, **theorem_31.measure(**c)} for i, c in enumerate(cells)])
+    rows = pd.DataFrame(
+        [{"run": str(i), "step": 0, **c, **theorem_31.measure(**c)} for i, c in enumerate(cells)]
+    )
     found = theorem_31.summary(rows)
     assert found["shallow, compact, size 2: largest error / eps"] <= 1
     assert found["deep, compact, size 2: largest error / eps"] <= 1

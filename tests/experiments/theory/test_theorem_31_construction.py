@@ -27,14 +27,18 @@ def signed(seed: int) -> Teacher:
     modules = rng.normal(size=(5, 3, 2))
     modules[:, 1, 0] = 0.0
     return Teacher(
-        (jnp.asarray(modules),), (jnp.asarray(rng.normal(size=(5, 2))),), jnp.asarray(rng.normal(size=(2, 4)))
+        (jnp.asarray(modules),),
+        (jnp.asarray(rng.normal(size=(5, 2))),),
+        jnp.asarray(rng.normal(size=(2, 4))),
     )
 
 
 def points(where: str, num: int = 20_000):
     rng = np.random.default_rng(1)
     z, x = rng.random((num, 5)), rng.uniform(-1, 1, (num, 3))
-    z, x = (np.where(rng.random(part.shape) < 0.1, part.round(), part) for part in (z, x))  # edges of the set, too
+    z, x = (
+        np.where(rng.random(part.shape) < 0.1, part.round(), part) for part in (z, x)
+    )  # edges of the set, too
     return (z if where == "cube" else z * (rng.random((num, 5)).argsort(axis=1) < 2)), x
 
 
@@ -59,7 +63,9 @@ def float64():
 def test_within_eps(make, where, seed):
     world = signed(seed)
     for eps in (1.0, 1e-3):
-        assert eps / 30 < largest_error(make(FAMILY, world, eps, where == "cube"), world, where) <= eps
+        assert (
+            eps / 30 < largest_error(make(FAMILY, world, eps, where == "cube"), world, where) <= eps
+        )
 
 
 def test_the_whole_cube_needs_more():
@@ -83,7 +89,9 @@ def test_folds_are_powers_of_two_of_pieces():
     for levels in (1, 2, 5):
         folded = _theorem_31.folded(FAMILY, world, levels)
         plain = _theorem_31.network(FAMILY, world, 2**levels)
-        np.testing.assert_allclose(folded.many(x[:, None], z)[0], plain.many(x[:, None], z)[0], atol=1e-12)
+        np.testing.assert_allclose(
+            folded.many(x[:, None], z)[0], plain.many(x[:, None], z)[0], atol=1e-12
+        )
         assert _theorem_31.neurons(folded) == levels * (4 * 6 + 2) + 2
 
 
@@ -93,7 +101,9 @@ def test_slack_is_the_sum_that_the_proof_says():
     for whole, rows in ((False, khot.listed(5, 2)), (True, khot.listed(5, 5))):
         # The largest of all sums over active modules, listed: weights of 0 or 1 reach it.
         most = np.abs(np.einsum("nm,mih->nih", rows, theta)).max(axis=0) / math.sqrt(2)
-        np.testing.assert_allclose(_theorem_31.slack(FAMILY, world, whole), (most.sum(axis=0) @ omega).max())
+        np.testing.assert_allclose(
+            _theorem_31.slack(FAMILY, world, whole), (most.sum(axis=0) @ omega).max()
+        )
 
 
 def test_fewest_pieces():
@@ -124,10 +134,14 @@ def test_a_table_knows_its_tasks_and_no_other():
     assert _theorem_31.neurons(net) == 2 * (len(tasks) - 1)
     z = jnp.asarray(tasks, float)
     x = jnp.asarray(points("cube", len(z) * 50)[1]).reshape(len(z), 50, 3)
-    error = jnp.abs(net.many(x, z)[0] - jax.vmap(lambda z, x: FAMILY.teach(world, z, x))(z, x)).max(axis=(1, 2))
+    error = jnp.abs(net.many(x, z)[0] - jax.vmap(lambda z, x: FAMILY.teach(world, z, x))(z, x)).max(
+        axis=(1, 2)
+    )
     assert error[:-1].max() < 1e-12
     assert error[-1] > 0.1
-    assert not net.many(x[-1:], z[-1:])[0].any(), "nothing is said about a task that is not in the table"
+    assert not net.many(x[-1:], z[-1:])[0].any(), (
+        "nothing is said about a task that is not in the table"
+    )
 
 
 def test_the_bound_holds_for_every_world_and_the_constants_are_not_far_off():
@@ -147,7 +161,9 @@ def test_the_worst_world_of_all_just_keeps_the_bound():
     family = Hyperteacher(num_modules=5, num_hot=3, d_input=4, d_hidden=9, num_outputs=2)
     theta, omega = (2 / 0.87962566 * math.sqrt(math.sqrt(3) / fan_in) for fan_in in (4, 9))
     world = Teacher((jnp.full((5, 4, 9), theta),), (jnp.zeros((5, 9)),), jnp.full((9, 2), omega))
-    share = sum(_theorem_31.widths("shallow", family, world, 1e-6)) / (_theorem_31.constants(family)[0] * 1e3)
+    share = sum(_theorem_31.widths("shallow", family, world, 1e-6)) / (
+        _theorem_31.constants(family)[0] * 1e3
+    )
     assert 0.75 < share <= 1  # the rest is what eps = 1 needs
 
 
@@ -161,7 +177,14 @@ def test_biases_far_below_zero_pass(make):
 def test_theta_and_omega_reach_no_further_than_the_constants_say():
     family = Hyperteacher(num_modules=2000, num_hot=1, d_input=4, d_hidden=9, max_tasks=1)
     world = family.init(new_key(0))
-    most = 9 * 4 * float(jnp.abs(world.modules[0]).max()) * 2 / 0.87962566 * math.sqrt(math.sqrt(3) / 9)
+    most = (
+        9
+        * 4
+        * float(jnp.abs(world.modules[0]).max())
+        * 2
+        / 0.87962566
+        * math.sqrt(math.sqrt(3) / 9)
+    )
     c1 = 2 * 36 * (math.sqrt(most) + 1) + 2 * 9
     assert 0.99 * _theorem_31.constants(family)[0] < c1 <= _theorem_31.constants(family)[0]
 
@@ -190,13 +213,19 @@ def test_it_is_an_ordinary_student(construction):
         x, task = jnp.zeros((1, 3)), jnp.zeros(5)
         student = MLP(widths=widths).init(new_key(1), Batch(x, None, task, task), 4)
         assert jax.tree.structure(net) == jax.tree.structure(student)
-        shapes = [[(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(one)] for one in (net, student)]
+        shapes = [
+            [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(one)] for one in (net, student)
+        ]
         assert shapes[0] == shapes[1]
         assert _theorem_31.neurons(net) == sum(widths)
-        assert _theorem_31.widths(construction, FAMILY, world, 0.1) == widths, "counted as it is built"
+        assert _theorem_31.widths(construction, FAMILY, world, 0.1) == widths, (
+            "counted as it is built"
+        )
         whole = jax.eval_shape(_theorem_31.plan(construction, FAMILY, world, 0.1, True), world)
         widths = tuple(layer.weight.shape[0] for layer in whole.layers[:-1])
-        assert _theorem_31.widths(construction, FAMILY, world, 0.1, True) == widths, "for the whole cube, too"
+        assert _theorem_31.widths(construction, FAMILY, world, 0.1, True) == widths, (
+            "for the whole cube, too"
+        )
         assert _theorem_31.parameters(net) == sum(math.prod(shape) for shape, _ in shapes[0])
 
 
@@ -209,7 +238,10 @@ def test_it_is_an_ordinary_student(construction):
         (lambda: _theorem_31.deep(FAMILY, signed(0), -1.0), "eps must be above 0"),
         (lambda: _theorem_31.network(FAMILY, signed(0), 0), "at least 1 piece"),
         (lambda: _theorem_31.folded(FAMILY, signed(0), 0), "at least 1 level"),
-        (lambda: _theorem_31.memorise(FAMILY, signed(0), np.full((1, 5), 0.5)), "weights are 0 or 1"),
+        (
+            lambda: _theorem_31.memorise(FAMILY, signed(0), np.full((1, 5), 0.5)),
+            "weights are 0 or 1",
+        ),
     ],
 )
 def test_mistakes_are_told(call, says):

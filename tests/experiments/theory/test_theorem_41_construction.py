@@ -44,7 +44,11 @@ def test_right_wrong_and_apart_on_a_case_that_can_be_counted():
     assert theorem.apart(functions, taus)[1][0, 1] == 0.0
     assert theorem.apart(functions, taus)[1][0, 2] == pytest.approx(0.6)
     models = functions.copy()
-    models[0, :2], models[1, :3], models[2, :4] = functions[1, :2], functions[2, :3], functions[0, :4]
+    models[0, :2], models[1, :3], models[2, :4] = (
+        functions[1, :2],
+        functions[2, :3],
+        functions[0, :4],
+    )
     agrees, truth = theorem.agreement(models, functions, taus[:1])[0], np.arange(4)
     np.testing.assert_allclose(theorem.wrong(agrees, truth), [0.2, 0.3, 0.4, 0.0])
     # Task 1 is as near to task 2 as to itself: a tie is a failure. Task 2 has become task 0.
@@ -70,14 +74,21 @@ def test_the_bounds_hold_for_any_model(scale, share):
 
 def test_a_perfect_model_loses_nothing_and_a_permuted_decoder_finds_nothing():
     (point,) = points(FUNCTIONS, FUNCTIONS, np.array([0.05]))
-    assert (point["delta"], point["bound"], point["recovery/theorem"], point["check"]) == (0.0, 1.0, 1.0, True)
+    assert (point["delta"], point["bound"], point["recovery/theorem"], point["check"]) == (
+        0.0,
+        1.0,
+        1.0,
+        True,
+    )
     assert point["recovery/permuted"] == 0.0
 
 
 def test_the_check_is_strict():
     assert theorem.check(0.0399, 0.4)
     assert not theorem.check(0.0401, 0.4)
-    assert not theorem.check(0.0, 0.0), "tasks that nowhere differ cannot be told apart by a perfect model either"
+    assert not theorem.check(0.0, 0.0), (
+        "tasks that nowhere differ cannot be told apart by a perfect model either"
+    )
 
 
 def test_the_adversary_attains_the_sharp_bound_where_tasks_are_equally_far_apart():
@@ -87,7 +98,11 @@ def test_the_adversary_attains_the_sharp_bound_where_tasks_are_equally_far_apart
         (point,) = points(models, functions, np.array([tau]))
         # 40 of 100 inputs lose a task: 2 delta / 0.8 of all of them.
         assert point["delta"] == pytest.approx(budget)
-        assert point["recovery/theorem"] == pytest.approx(1 - budget / 0.4) == pytest.approx(point["sharp bound"])
+        assert (
+            point["recovery/theorem"]
+            == pytest.approx(1 - budget / 0.4)
+            == pytest.approx(point["sharp bound"])
+        )
     # At delta = (apart / 2)^2, the border of the check, that is the theorem's own bound.
     assert theorem.bound(0.16) == pytest.approx(theorem.sharp_bound(0.16, 0.8))
 
@@ -97,7 +112,10 @@ def test_an_odd_number_of_inputs_is_more_than_halved():
     functions = levels(4, 10, 3)
     for budget, lost in ((0.025, 0), (0.05, 1), (0.1, 2)):
         (point,) = points(theorem.adversary(functions, 4.0, budget), functions, np.array([4.0]))
-        assert (point["delta"], point["recovery/theorem"]) == (pytest.approx(0.05 * lost), 1 - lost / 4)
+        assert (point["delta"], point["recovery/theorem"]) == (
+            pytest.approx(0.05 * lost),
+            1 - lost / 4,
+        )
 
 
 def test_the_cheapest_tasks_go_first():
@@ -113,10 +131,14 @@ def test_halfway_between_two_tasks_is_free():
     """Where two tasks are between tau and 2 tau apart, the adversary answers so that both are right."""
     functions = np.zeros((2, 10, 1))
     functions[1, :4], functions[1, 4:] = 10.0, 3.0
-    models = theorem.adversary(functions, 2.0, 0.1)  # 2 of 20 pairs: half of the 4 inputs that differ, of one task
+    models = theorem.adversary(
+        functions, 2.0, 0.1
+    )  # 2 of 20 pairs: half of the 4 inputs that differ, of one task
     (point,) = points(models, functions, np.array([2.0]))
     assert (point["delta"], point["recovery/theorem"]) == (pytest.approx(0.1), 0.5)
-    assert theorem.adversary(functions, 2.0, 0.09).tolist() == functions.tolist(), "too little for any task"
+    assert theorem.adversary(functions, 2.0, 0.09).tolist() == functions.tolist(), (
+        "too little for any task"
+    )
 
 
 def test_scattered_errors_are_as_many_as_asked_for():
@@ -128,16 +150,26 @@ def test_scattered_errors_are_as_many_as_asked_for():
 
 def test_actions_are_right_or_wrong():
     functions = np.array([[0, 1, 2, 3], [0, 1, 3, 2]])
-    np.testing.assert_allclose(theorem.agreement(functions, functions, np.array([0.25]))[0], [[1, 0.5], [0.5, 1]])
+    np.testing.assert_allclose(
+        theorem.agreement(functions, functions, np.array([0.25]))[0], [[1, 0.5], [0.5, 1]]
+    )
 
 
 def test_the_linear_decoder_finds_the_nearest_task():
     tasks = RNG.normal(size=(200, 4))
     features = tasks @ RNG.normal(size=(4, 6)) + 3.0
-    np.testing.assert_array_equal(theorem.linear(features, tasks, features[:50], tasks[:50]), np.arange(50))
+    np.testing.assert_array_equal(
+        theorem.linear(features, tasks, features[:50], tasks[:50]), np.arange(50)
+    )
 
 
-RUN = rc.Run(family=rc.Hyperteacher(5, 2, 4, 4, 4), model=rc.MLP((8, 6)), num_steps=1, num_evals=1, diagnostics=())
+RUN = rc.Run(
+    family=rc.Hyperteacher(5, 2, 4, 4, 4),
+    model=rc.MLP((8, 6)),
+    num_steps=1,
+    num_evals=1,
+    diagnostics=(),
+)
 
 
 @pytest.mark.parametrize("encoding", [rc.Identity(), rc.IntervalShuffle()])
@@ -146,8 +178,12 @@ def test_a_student_is_asked_with_codes_and_read_in_its_deepest_layer(encoding):
     fitted = rc.fit(run)
     known = theorem.candidates(run.family, fitted.world, 0, 50, (0.5, 0.9))
     found = theorem.student(fitted, fresh(run)[0], known)
-    answers = np.stack([np.asarray(fitted.predict(known.x, task)) for task in known.tasks]).astype(np.float64)
-    np.testing.assert_array_equal(found.agrees, theorem.agreement(answers, known.functions, known.taus))
+    answers = np.stack([np.asarray(fitted.predict(known.x, task)) for task in known.tasks]).astype(
+        np.float64
+    )
+    np.testing.assert_array_equal(
+        found.agrees, theorem.agreement(answers, known.functions, known.taus)
+    )
     truth = run.family.teach(fitted.world, jnp.asarray(known.tasks[7]), known.x)
     np.testing.assert_allclose(known.functions[7], truth, atol=1e-5)
     assert len(found.unseen) == 4, "a quarter of the 15 tasks"
@@ -170,5 +206,9 @@ def test_tau_comes_from_the_tasks_alone():
         for i, one in enumerate(known.functions)
         for other in known.functions[:i]
     ]
-    np.testing.assert_allclose(known.apart, np.min(near, axis=0), err_msg="the check is about the closest two")
-    assert (np.diff(known.apart) <= 0).all(), "a larger tau leaves fewer inputs on which tasks differ"
+    np.testing.assert_allclose(
+        known.apart, np.min(near, axis=0), err_msg="the check is about the closest two"
+    )
+    assert (np.diff(known.apart) <= 0).all(), (
+        "a larger tau leaves fewer inputs on which tasks differ"
+    )

@@ -56,7 +56,13 @@ def lab_of(family, encoding, table, train, world=()):
     """A laboratory with these rows, by number, as train tasks and all others as test tasks."""
     order = np.concatenate([train, np.setdiff1d(np.arange(len(table)), train)])
     split = Split(jnp.asarray(order), jnp.int32(len(train)), jnp.int32(len(table) - len(train)))
-    fields = {"family": family, "encoding": encoding, "table": jnp.asarray(table), "split": split, "world": world}
+    fields = {
+        "family": family,
+        "encoding": encoding,
+        "table": jnp.asarray(table),
+        "split": split,
+        "world": world,
+    }
     nothing = dict.fromkeys(["observe", "look"], lambda *_: None)
     return SimpleNamespace(net=None, **nothing, **fields)  # a ceiling needs no network
 
@@ -73,7 +79,10 @@ def expected_loss(row, candidates):
 
 
 def test_it_is_the_mean_over_the_tasks_that_agree():
-    train, agree = [0, 1, 5], {0: [0, 3, 4], 1: [1, 2, 5], 2: [1, 2, 5], 3: [0, 3, 4], 4: [0, 3, 4], 5: [1, 2, 5]}
+    train, agree = (
+        [0, 1, 5],
+        {0: [0, 3, 4], 1: [1, 2, 5], 2: [1, 2, 5], 3: [0, 3, 4], 4: [0, 3, 4], 5: [1, 2, 5]},
+    )
     found = measured(lab_of(Plain(), First(), ROWS, train), num_tasks=6, num_points=2)
     for side, rows in (("seen", train), ("test", [2, 3, 4])):
         for prior, known in (("all", range(6)), ("train", train)):
@@ -91,15 +100,25 @@ def test_where_no_train_task_agrees_all_tasks_count():
     assert found["test/train/loss"] == pytest.approx(np.mean(losses), rel=1e-5)
 
 
-FAMILY = Hyperteacher(num_modules=5, num_hot=2, d_input=4, d_hidden=4, num_outputs=3, weights="khot")
+FAMILY = Hyperteacher(
+    num_modules=5, num_hot=2, d_input=4, d_hidden=4, num_outputs=3, weights="khot"
+)
 
 
 def hyperlab(encoding, family=FAMILY):
     split, _ = make_split(Run(family=family, frac_test=0.4), family.tasks())
-    return lab_of(family, encoding, family.tasks(), np.asarray(split.order[: split.num_train]), family.init(KEY))
+    return lab_of(
+        family,
+        encoding,
+        family.tasks(),
+        np.asarray(split.order[: split.num_train]),
+        family.init(KEY),
+    )
 
 
-@pytest.mark.parametrize("encoding", [Identity(), Orthogonal(), Hidden(0.0), FewShot(1), FewShot(3, sequence=True)])
+@pytest.mark.parametrize(
+    "encoding", [Identity(), Orthogonal(), Hidden(0.0), FewShot(1), FewShot(3, sequence=True)]
+)
 def test_a_code_that_tells_its_task_leaves_nothing_open(encoding):
     found = measured(hyperlab(encoding), num_tasks=30)
     for side in ("seen", "test"):
@@ -123,8 +142,12 @@ def test_with_drawn_weights_tasks_cannot_be_listed():
 
 
 def test_what_it_cannot_do_is_told():
-    grid = PreferenceGrid(num_modules=4, num_hot=2, num_features=4, observation="compact", weights="khot")
-    with pytest.raises(InputError, match=r"those of PreferenceGrid are no real numbers: use diagnostics=\(\)"):
+    grid = PreferenceGrid(
+        num_modules=4, num_hot=2, num_features=4, observation="compact", weights="khot"
+    )
+    with pytest.raises(
+        InputError, match=r"those of PreferenceGrid are no real numbers: use diagnostics=\(\)"
+    ):
         BayesCeiling(2).measure(KEY, lab_of(grid, Identity(), grid.tasks(), [0, 1], grid.init(KEY)))
     with pytest.raises(InputError, match=r"all 20,000 tasks: use a table of at most 10,000"):
         BayesCeiling().measure(KEY, lab_of(Plain(), First(), np.ones((20_000, 3), np.int8), [0, 1]))

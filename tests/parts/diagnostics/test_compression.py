@@ -45,7 +45,9 @@ def test_neurons_that_send_nothing_are_not_counted():
 
     plain, found = measured(net), measured(padded)
     assert width / 4 < plain["neurons"] <= width
-    assert plain["neurons"] / 1.3 < found["neurons"] < 1.3 * plain["neurons"], "the next number tried is 20% above"
+    assert plain["neurons"] / 1.3 < found["neurons"] < 1.3 * plain["neurons"], (
+        "the next number tried is 20% above"
+    )
     # Neurons were left out, and 1% of R2 at most: on seen tasks by its choice, on unseen ones since it generalises.
     assert found["test/r2"] > 0.95
     silent = eqx.tree_at(lambda net: net.layers[1].weight, net, jnp.zeros_like(second.weight))
@@ -54,7 +56,12 @@ def test_neurons_that_send_nothing_are_not_counted():
 
 @pytest.mark.parametrize(
     "model",
-    [rc.MLP((8,)), rc.MLP((8, 8, 8)), rc.MLP((8, 8), activation="tanh"), rc.MLP((8, 8), residual=True)],
+    [
+        rc.MLP((8,)),
+        rc.MLP((8, 8, 8)),
+        rc.MLP((8, 8), activation="tanh"),
+        rc.MLP((8, 8), residual=True),
+    ],
     ids=str,
 )
 def test_other_networks_are_refused(model):

@@ -18,17 +18,26 @@ def distance(net, world, pieces):
     run = Run(FAMILY, diagnostics=())
     shared = jax.tree.map(jnp.asarray, make_shared(FAMILY))
     split = Split(*map(jnp.asarray, make_split(run, FAMILY.tasks())[0]))
-    return float(Distance(pieces).measure(KEY, Laboratory(run, shared, split, Setting(world, ()), net))["distance"])
+    return float(
+        Distance(pieces).measure(KEY, Laboratory(run, shared, split, Setting(world, ()), net))[
+            "distance"
+        ]
+    )
 
 
 def test_relative_to_the_size_of_the_construction():
     world = FAMILY.init(KEY)
     net = network(FAMILY, world, 5)
     assert distance(net, world, 5) == 0
-    assert distance(jax.tree.map(lambda leaf: 1.25 * leaf, net), world, 5) == pytest.approx(0.25, abs=1e-6)
+    assert distance(jax.tree.map(lambda leaf: 1.25 * leaf, net), world, 5) == pytest.approx(
+        0.25, abs=1e-6
+    )
     # All arrays count together, each number alike: to forget the readout costs its share of the length.
     gone = jax.tree.map(jnp.zeros_like, net.layers[2])
-    sizes = [sum(float(jnp.square(leaf).sum()) for leaf in jax.tree.leaves(part)) for part in (net.layers[2], net)]
+    sizes = [
+        sum(float(jnp.square(leaf).sum()) for leaf in jax.tree.leaves(part))
+        for part in (net.layers[2], net)
+    ]
     forgetful = type(net)((*net.layers[:2], gone), None)
     assert distance(forgetful, world, 5) == pytest.approx((sizes[0] / sizes[1]) ** 0.5, rel=1e-5)
 

@@ -17,7 +17,11 @@ from recombine.training.task_sampler import Laboratory, Setting, make_shared, ma
 NUM_TRAIN, NUM_TEST, NUM_MODULES, NUM_POINTS = 200, 100, 6, 8
 KEY = new_key(0)
 DRAW = np.random.default_rng(0)
-TABLE = (DRAW.random((NUM_TRAIN + NUM_TEST, NUM_MODULES)).argsort(axis=1) < 3) * DRAW.integers(5, 11, (300, 6)) / 10
+TABLE = (
+    (DRAW.random((NUM_TRAIN + NUM_TEST, NUM_MODULES)).argsort(axis=1) < 3)
+    * DRAW.integers(5, 11, (300, 6))
+    / 10
+)
 PARTS = 3 * np.linalg.qr(DRAW.normal(size=(12, NUM_MODULES)))[0].T
 BENT = np.tanh(TABLE @ DRAW.normal(size=(NUM_MODULES, 12)))  # not additive
 FIT = np.r_[np.arange(100), 100 + np.arange(100)]
@@ -46,7 +50,10 @@ def lab(noise=0.0, **layers):
 
 def measured(lab, l2=1e-6):
     diagnostic = Factorization(num_fit=NUM_TRAIN, num_seen=NUM_TRAIN, num_test=NUM_TEST, l2=l2)
-    return {name: float(score) for name, score in jax.jit(lambda: diagnostic.measure(KEY, lab))().items()}
+    return {
+        name: float(score)
+        for name, score in jax.jit(lambda: diagnostic.measure(KEY, lab))().items()
+    }
 
 
 def fitted(h, rows=FIT):
@@ -67,7 +74,9 @@ def test_a_sum_of_orthogonal_parts_is_found_whole():
         assert found[f"hidden0/{name}"] == pytest.approx(1, abs=1e-3), name
     assert found["hidden0/cos_across"] < 1e-3
     variances = np.linalg.eigvalsh(np.cov(h[:NUM_TRAIN].T))
-    assert found["hidden0/rank"] == pytest.approx(variances.sum() ** 2 / np.square(variances).sum(), rel=1e-3)
+    assert found["hidden0/rank"] == pytest.approx(
+        variances.sum() ** 2 / np.square(variances).sum(), rel=1e-3
+    )
 
 
 def test_it_agrees_with_numpy_where_the_layer_is_no_sum():
@@ -77,10 +86,15 @@ def test_it_agrees_with_numpy_where_the_layer_is_no_sum():
     assert found["hidden0/test/r2"] == pytest.approx(r2(BENT, test), abs=1e-3)
     root = np.linalg.inv(np.linalg.cholesky(np.cov(BENT[FIT].T)))
     assert found["hidden0/test/whitened_r2"] == pytest.approx(r2(BENT @ root.T, test), abs=1e-3)
-    units = [parts[1:] / np.linalg.norm(parts[1:], axis=1, keepdims=True) for parts in map(fitted, [BENT] * 3, HALVES)]
+    units = [
+        parts[1:] / np.linalg.norm(parts[1:], axis=1, keepdims=True)
+        for parts in map(fitted, [BENT] * 3, HALVES)
+    ]
     across = np.abs(units[0] @ units[0].T)[~np.eye(NUM_MODULES, dtype=bool)].mean()
     assert found["hidden0/cos_across"] == pytest.approx(across, abs=1e-3)
-    assert found["hidden0/cos_within"] == pytest.approx(np.abs((units[1] * units[2]).sum(axis=1)).mean(), abs=1e-3)
+    assert found["hidden0/cos_within"] == pytest.approx(
+        np.abs((units[1] * units[2]).sum(axis=1)).mean(), abs=1e-3
+    )
 
 
 HALVES = FIT, FIT[:100], FIT[100:]
@@ -108,8 +122,12 @@ def test_what_does_not_matter():
     found = measured(lab(hidden0=BENT, hidden1=7 + 20 * BENT @ rotation, hidden2=BENT @ mixing))
     for name in ("test/r2", "test/whitened_r2", "cos_across", "cos_within", "rank"):
         assert found[f"hidden1/{name}"] == pytest.approx(found[f"hidden0/{name}"], abs=2e-3), name
-    assert found["hidden2/test/whitened_r2"] == pytest.approx(found["hidden0/test/whitened_r2"], abs=2e-3)
-    assert abs(found["hidden2/test/r2"] - found["hidden0/test/r2"]) > 0.01, "unequal directions count unequally"
+    assert found["hidden2/test/whitened_r2"] == pytest.approx(
+        found["hidden0/test/whitened_r2"], abs=2e-3
+    )
+    assert abs(found["hidden2/test/r2"] - found["hidden0/test/r2"]) > 0.01, (
+        "unequal directions count unequally"
+    )
 
 
 def test_parts_that_depend_on_their_company_differ_between_halves():
@@ -129,14 +147,22 @@ def test_halves_share_no_task_and_hold_no_test_task(num_train):
 
 
 def test_dead_layers_have_no_score_and_a_module_without_a_part_does_not_matter():
-    two = TABLE @ np.eye(NUM_MODULES, 12) * (np.arange(12) < 2)  # the parts of the other modules are nothing
-    found = measured(lab(hidden0=0 * BENT, hidden9=two, hidden11=TABLE @ PARTS + 0.2 * BENT, output=BENT[:, :2]))
-    assert all(np.isnan(found[f"hidden0/{name}"]) for name in ("test/r2", "test/whitened_r2", "cos_across"))
+    two = (
+        TABLE @ np.eye(NUM_MODULES, 12) * (np.arange(12) < 2)
+    )  # the parts of the other modules are nothing
+    found = measured(
+        lab(hidden0=0 * BENT, hidden9=two, hidden11=TABLE @ PARTS + 0.2 * BENT, output=BENT[:, :2])
+    )
+    assert all(
+        np.isnan(found[f"hidden0/{name}"]) for name in ("test/r2", "test/whitened_r2", "cos_across")
+    )
     assert found["hidden9/test/r2"] == pytest.approx(1, abs=1e-3)
     # The deepest layer is the last hidden one, also beyond ten.
     deepest = {name: score for name, score in found.items() if name.startswith("deepest/")}
     assert len(deepest) == 8
-    assert all(score == found[name.replace("deepest", "hidden11")] for name, score in deepest.items())
+    assert all(
+        score == found[name.replace("deepest", "hidden11")] for name, score in deepest.items()
+    )
     assert len({found[f"{layer}/test/r2"] for layer in ("hidden9", "hidden11", "output")}) == 3
 
 
@@ -150,7 +176,12 @@ def test_it_measures_students_of_every_family(cls):
 
     def measure(key):
         world = family.init(key)
-        lab = Laboratory(run, shared, Split(*map(jnp.asarray, split)), Setting(world, run.encoding.init(key, family)))
+        lab = Laboratory(
+            run,
+            shared,
+            Split(*map(jnp.asarray, split)),
+            Setting(world, run.encoding.init(key, family)),
+        )
         lab.shared = shared._replace(table=jnp.asarray(shared.table))
         lab.table = lab.shared.table
         batch = lab.draw(key, lab.table[:1], steps)

@@ -30,7 +30,9 @@ def solve(a, b):
 def predict(layers, y, new, l2):
     """Fit all layers together and predict from new features, compiled as in a run."""
     layers, new = jax.tree.map(np.float32, (layers, new))
-    program = jax.jit(lambda h, y, new: {name: f(new[name]) for name, f in fit_ridges(h, y, l2).items()})
+    program = jax.jit(
+        lambda h, y, new: {name: f(new[name]) for name, f in fit_ridges(h, y, l2).items()}
+    )
     return jax.tree.map(np.asarray, program(layers, np.float32(y), new))
 
 
@@ -50,12 +52,18 @@ def test_the_solver_agrees_with_numpy(size):
     roots = rng.normal(size=(2, size, size))
     a = roots @ roots.transpose(0, 2, 1) / size + 0.1 * np.eye(size)
     b = rng.normal(size=(2, size, 3))
-    np.testing.assert_allclose(solve(np.float32(a), np.float32(b)), np.linalg.solve(a, b), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(
+        solve(np.float32(a), np.float32(b)), np.linalg.solve(a, b), rtol=1e-3, atol=1e-3
+    )
 
 
 def test_ridges_agree_with_scikit_learn():
     rng, n, l2 = np.random.default_rng(0), 40, 0.02
-    layers = {"narrow": rng.normal(3, 2, (n, 7)), "square": rng.normal(size=(n, n)), "wide": rng.normal(-1, 1, (n, 90))}
+    layers = {
+        "narrow": rng.normal(3, 2, (n, 7)),
+        "square": rng.normal(size=(n, n)),
+        "wide": rng.normal(-1, 1, (n, 90)),
+    }
     new = {name: rng.normal(h.mean(), 2, (20, h.shape[1])) for name, h in layers.items()}
     y = layers["narrow"] @ rng.normal(size=(7, 3)) + rng.normal(5, 1, (n, 3))
     for name, prediction in predict(layers, y, new, l2).items():
@@ -63,7 +71,9 @@ def test_ridges_agree_with_scikit_learn():
         # Relative to the mean variance of a feature, times n because scikit-learn penalises a sum.
         alpha = l2 * n * np.square(h - h.mean(axis=0)).mean()
         ridge = linear_model.Ridge(alpha=alpha, fit_intercept=True).fit(h, y)
-        np.testing.assert_allclose(prediction, ridge.predict(new[name]), rtol=1e-3, atol=1e-3, err_msg=name)
+        np.testing.assert_allclose(
+            prediction, ridge.predict(new[name]), rtol=1e-3, atol=1e-3, err_msg=name
+        )
 
 
 def test_the_papers_ridge_penalises_the_intercept_too():
@@ -74,7 +84,9 @@ def test_the_papers_ridge_penalises_the_intercept_too():
     for name, prediction in predict(layers, y, new, None).items():
         h = np.hstack([layers[name], np.ones((n, 1))])
         weights = np.linalg.solve(h.T @ h + np.eye(h.shape[1]), h.T @ y)
-        np.testing.assert_allclose(prediction, np.hstack([new[name], np.ones((20, 1))]) @ weights, atol=1e-3)
+        np.testing.assert_allclose(
+            prediction, np.hstack([new[name], np.ones((20, 1))]) @ weights, atol=1e-3
+        )
 
 
 def test_a_planted_code_is_read_despite_zeros_and_offsets():
@@ -96,7 +108,8 @@ def test_a_planted_code_is_read_despite_zeros_and_offsets():
 def test_shuffled_labels_score_nothing():
     rng = np.random.default_rng(3)
     (y, h), (y_new, h_new) = (
-        (y, np.hstack([y, rng.normal(size=(2500, 2))])) for y in (tasks(rng, 2500), tasks(rng, 2500))
+        (y, np.hstack([y, rng.normal(size=(2500, 2))]))
+        for y in (tasks(rng, 2500), tasks(rng, 2500))
     )
     # d = 8 useless features cost d/n = 0.003 of R2. The features do hold the task, so a chance correlation of 1/sqrt(n)
     # between true and shuffled labels moves a module's score by 2/sqrt(n) = 0.04; we allow three times that.
@@ -110,7 +123,8 @@ def test_scores_do_not_depend_on_a_layers_scale():
     rng = np.random.default_rng(4)
     mixing = rng.normal(size=(6, 12))
     (y, h), (y_new, h_new) = (
-        (y, y @ mixing + rng.normal(2, 0.5, (len(y), 12))) for y in (tasks(rng, 100), tasks(rng, 100))
+        (y, y @ mixing + rng.normal(2, 0.5, (len(y), 12)))
+        for y in (tasks(rng, 100), tasks(rng, 100))
     )
     scales = {"small": 1e-3, "plain": 1.0, "large": 1e3}
 
@@ -135,7 +149,9 @@ def test_dead_layers_score_zero_and_not_nan(l2):
     for name, prediction in predict(layers, y, layers, l2).items():
         assert np.isfinite(prediction).all(), name
         if l2 is not None:
-            np.testing.assert_allclose(prediction, np.broadcast_to(y.mean(axis=0), y.shape), atol=1e-3, err_msg=name)
+            np.testing.assert_allclose(
+                prediction, np.broadcast_to(y.mean(axis=0), y.shape), atol=1e-3, err_msg=name
+            )
             assert -0.1 < r2(prediction, y_new).min() <= r2(prediction, y_new).max() < 0.001
 
 
@@ -167,12 +183,17 @@ def test_it_measures_every_layer_of_a_network():
 
     @jax.jit
     def measure(key, shared, split, world, net):
-        return diagnostic.measure(key, Laboratory(run, shared, Split(*split), Setting(world, ()), net))
+        return diagnostic.measure(
+            key, Laboratory(run, shared, Split(*split), Setting(world, ()), net)
+        )
 
     scores = measure(KEY, shared, split, world, net)
     layers = ["pre0", "hidden0", "pre1", "hidden1", "code", "output"]
     expected = {
-        f"{layer}/{side}/{name}" for layer in layers for side in ("seen", "test") for name in ("r2", "module=*/r2")
+        f"{layer}/{side}/{name}"
+        for layer in layers
+        for side in ("seen", "test")
+        for name in ("r2", "module=*/r2")
     }
     assert scores.keys() == expected | {
         f"{which}/{side}/r2" for which in ("best", "deepest") for side in ("seen", "test")
@@ -180,7 +201,9 @@ def test_it_measures_every_layer_of_a_network():
     for name, score in scores.items():
         assert score.shape == ((6,) if "*" in name else ()), name
         if "*" in name:
-            assert float(scores[name.replace("/module=*", "")]) == pytest.approx(np.nanmean(score), abs=1e-4)
+            assert float(scores[name.replace("/module=*", "")]) == pytest.approx(
+                np.nanmean(score), abs=1e-4
+            )
     # The code is the task itself; the last layer has 3 numbers, too few for 6 modules.
     assert float(scores["code/test/r2"]) > 0.999
     assert float(scores["output/seen/r2"]) < 0.9
@@ -212,7 +235,13 @@ def measured(lab, **fields):
 
 def test_the_best_layer_is_chosen_on_seen_tasks():
     # hidden0 is perfect on train tasks and noise on test tasks; hidden1 is fair on both.
-    layers = {"pre0": (9, 9), "hidden0": (0, 9), "pre1": (9, 9), "hidden1": (0.2, 0.2), "output": (0, 0)}
+    layers = {
+        "pre0": (9, 9),
+        "hidden0": (0, 9),
+        "pre1": (9, 9),
+        "hidden1": (0.2, 0.2),
+        "output": (0, 0),
+    }
     scores = measured(planted(layers))
     assert scores["hidden0/seen/r2"] > 0.99
     assert scores["hidden0/test/r2"] < 0 < 0.3 < scores["hidden1/test/r2"]
@@ -272,11 +301,27 @@ def test_probes_fitted_on_all_tasks_see_every_task_whatever_the_split():
     orders = np.array([4, 2, 0, 1, 3, 5, 9, 9])  # six tasks are used
     for num_train in (1, 3, 5):
         split = Split(jnp.array(orders), jnp.int32(num_train), jnp.int32(6 - num_train))
-        assert sorted(set(np.asarray(linear_decodability._evenly(split, 6)).tolist())) == [0, 1, 2, 3, 4, 5]
-        assert set(np.asarray(linear_decodability._evenly(split, 13)).tolist()) == {0, 1, 2, 3, 4, 5}
+        assert sorted(set(np.asarray(linear_decodability._evenly(split, 6)).tolist())) == [
+            0,
+            1,
+            2,
+            3,
+            4,
+            5,
+        ]
+        assert set(np.asarray(linear_decodability._evenly(split, 13)).tolist()) == {
+            0,
+            1,
+            2,
+            3,
+            4,
+            5,
+        }
         for n in (41, 175, 696):
             every = Split(jnp.arange(n), jnp.int32(n - 5), jnp.int32(5))
-            assert sorted(np.asarray(linear_decodability._evenly(every, n)).tolist()) == list(range(n))
+            assert sorted(np.asarray(linear_decodability._evenly(every, n)).tolist()) == list(
+                range(n)
+            )
         half = np.asarray(linear_decodability._evenly(split, 3)).tolist()
         assert half == [4, 0, 3], "every second one"
     assert label(LinearDecodability(fit_on="all")) == "LinearDecodability-all"
@@ -289,7 +334,11 @@ def test_few_train_tasks_limit_the_usual_probe_but_not_the_one_of_all_tasks():
     rows = train(dataclasses.replace(base, diagnostics=probes))
     last = rows.iloc[-1]
     usual, fitted_on_all = (last[f"{label(probe)}/hidden0/test/r2"] for probe in probes)
-    assert usual < fitted_on_all - 0.1, "nine train tasks are too few to fit a probe of eight modules"
-    assert not [name for name in rows if "/module=" in name and name.startswith("LinearDecodability")]
+    assert usual < fitted_on_all - 0.1, (
+        "nine train tasks are too few to fit a probe of eight modules"
+    )
+    assert not [
+        name for name in rows if "/module=" in name and name.startswith("LinearDecodability")
+    ]
     assert "LinearDecodability/best/test/r2" in rows
     assert "LinearDecodability-all/best/test/r2" not in rows, "it would be chosen on test tasks"

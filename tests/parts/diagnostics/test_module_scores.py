@@ -20,11 +20,16 @@ def test_a_module_has_the_mean_score_of_the_test_tasks_that_hold_it():
     values = jnp.array([1.0, 0.5, 0.0, -1.0])
 
     def observe(key, part, n, net=None):
-        return Observation(Batch(values, values, values, jnp.asarray(sides[part])), jnp.zeros(4), {})
+        return Observation(
+            Batch(values, values, values, jnp.asarray(sides[part])), jnp.zeros(4), {}
+        )
 
     absent = dict.fromkeys(["net", "world", "table", "split", "encoding"])
     lab = SimpleNamespace(
-        observe=observe, look=observe, family=SimpleNamespace(score=lambda prediction, y: {"r2": y}), **absent
+        observe=observe,
+        look=observe,
+        family=SimpleNamespace(score=lambda prediction, y: {"r2": y}),
+        **absent,
     )
     found = ModuleScores(num_tasks=4).measure(new_key(0), lab)
     np.testing.assert_allclose(found["test/module=*/r2"], [0.75, 0.5, -0.5, np.nan])

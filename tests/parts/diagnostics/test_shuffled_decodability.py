@@ -14,13 +14,17 @@ from recombine.parts.protocols import Batch, Observation
 def lab():
     """Layers from which the task can be read exactly, at each of two points."""
 
-    rotation = jnp.asarray(np.linalg.qr(np.random.default_rng(7).normal(size=(4, 4)))[0], jnp.float32)
+    rotation = jnp.asarray(
+        np.linalg.qr(np.random.default_rng(7).normal(size=(4, 4)))[0], jnp.float32
+    )
 
     def observe(key, part, n, net=None):
         rng = np.random.default_rng(["train", "test"].index(part))
         task = jnp.asarray(rng.random((n, 4)), jnp.float32)
         layer = jnp.repeat(task[:, None], 2, axis=1) @ rotation
-        return Observation(Batch(layer, layer, task, task), layer, {"pre0": layer, "hidden0": layer})
+        return Observation(
+            Batch(layer, layer, task, task), layer, {"pre0": layer, "hidden0": layer}
+        )
 
     absent = dict.fromkeys(["net", "family", "world", "table", "split", "encoding"])
     return SimpleNamespace(observe=observe, look=observe, **absent)

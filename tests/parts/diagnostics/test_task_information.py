@@ -27,7 +27,9 @@ def lab(table, looked, tells):
 
 def test_decoders_are_fitted_on_one_half_of_all_tasks_and_scored_on_the_other():
     table, looked = jnp.asarray(np.random.default_rng(0).random((101, 4)), jnp.float32), []
-    scores = TaskInformation(num_fit=60, num_test=120).measure(new_key(0), lab(table, looked, lambda r: r[:, 0] >= 0))
+    scores = TaskInformation(num_fit=60, num_test=120).measure(
+        new_key(0), lab(table, looked, lambda r: r[:, 0] >= 0)
+    )
     fit, seen, test = ({tuple(row) for row in rows.tolist()} for rows in looked)
     assert fit == seen
     assert not fit & test
@@ -53,7 +55,9 @@ def test_it_does_not_depend_on_what_was_trained():
         num_steps=1,
         num_evals=1,
     )
-    few, many = (rc.train(rc.sweep(base, frac_test=[frac], seed=range(1))).iloc[0] for frac in (0.8, 0.2))
+    few, many = (
+        rc.train(rc.sweep(base, frac_test=[frac], seed=range(1))).iloc[0] for frac in (0.8, 0.2)
+    )
     assert few["support/num_train"] < many["support/num_train"]
     for layer in ("pre0", "hidden1"):
         column = f"TaskInformation/{layer}/test/r2"

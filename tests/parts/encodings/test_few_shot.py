@@ -41,7 +41,9 @@ def test_the_code_is_fifty_true_pairs_of_the_task():
     x, y = pairs(codes[0], family, 50)
     assert x.shape == y.shape == (50, 16)
     # f_z(x) = Omega^T relu((sum z Theta)^T x + sum z b) with z divided by sqrt(3)
-    theta, b, omega = (np.asarray(a, np.float64) for a in (world.modules[0], world.biases[0], world.readout))
+    theta, b, omega = (
+        np.asarray(a, np.float64) for a in (world.modules[0], world.biases[0], world.readout)
+    )
     weight, bias = (0.6 * theta[2] + theta[5]) / 3**0.5, (0.6 * b[2] + b[5]) / 3**0.5
     np.testing.assert_allclose(y, np.maximum(x @ weight + bias, 0) @ omega, atol=1e-4)
     # The same key gives the same pairs, another one all others.
@@ -53,7 +55,9 @@ def test_the_code_is_fifty_true_pairs_of_the_task():
 def test_the_points_to_be_predicted_are_not_among_the_pairs():
     family = Hyperteacher(num_modules=3, num_hot=2, d_input=4, d_hidden=4, num_outputs=2)
     run = Run(family=family, encoding=FewShot(num_pairs=8))
-    lab = Laboratory(run, make_shared(family), Split(*map(jnp.int32, (0, 1, 1))), Setting(teacher(family), ()))
+    lab = Laboratory(
+        run, make_shared(family), Split(*map(jnp.int32, (0, 1, 1))), Setting(teacher(family), ())
+    )
     rows = jnp.asarray(family.tasks()[:2])
     batch = jax.jit(lab.draw, static_argnums=2)(new_key(0), rows, 16)
     assert batch.code.shape == (2, 8 * (4 + 2))

@@ -27,7 +27,9 @@ def test_a_fraction_is_hidden_and_the_code_tells_which():
 
 
 def test_nothing_or_everything_can_be_hidden():
-    np.testing.assert_array_equal(codes(0, 50), np.tile(np.concatenate([TASK, np.ones(5)]), (50, 1)))
+    np.testing.assert_array_equal(
+        codes(0, 50), np.tile(np.concatenate([TASK, np.ones(5)]), (50, 1))
+    )
     np.testing.assert_array_equal(codes(1, 50), np.zeros((50, 10)))
     assert Hidden().num_tokens(Hyperteacher()) == 0
 

@@ -29,7 +29,10 @@ def encode(values, to=TO):
 def test_a_weight_on_a_border_is_in_the_interval_that_it_opens(tenths):
     # 0.6 as 6/10, 0.1 * 6, 0.7 - 0.1 and in float32: some of them lie below the border, some above.
     made = [tenths / 10, 0.1 * tenths, (tenths + 1) / 10 - 0.1, np.float32(tenths) / np.float32(10)]
-    made += [np.float32(0.1) * np.float32(tenths), np.float32(tenths + 1) / np.float32(10) - np.float32(0.1)]
+    made += [
+        np.float32(0.1) * np.float32(tenths),
+        np.float32(tenths + 1) / np.float32(10) - np.float32(0.1),
+    ]
     made += [np.nextafter(made[3], np.float32(2)), np.nextafter(made[3], np.float32(-1))]
     np.testing.assert_allclose(encode(made), TO[tenths] / 10, atol=1e-5)
 
@@ -37,17 +40,23 @@ def test_a_weight_on_a_border_is_in_the_interval_that_it_opens(tenths):
 def test_the_place_within_an_interval_is_kept():
     places = np.array([0.01, 0.25, 0.5, 0.75, 0.99])
     for interval, moved in enumerate(TO):
-        np.testing.assert_allclose(encode((interval + places) / 10), (moved + places) / 10, atol=1e-6)
+        np.testing.assert_allclose(
+            encode((interval + places) / 10), (moved + places) / 10, atol=1e-6
+        )
 
 
 def test_one_stays_and_zero_moves():
     np.testing.assert_array_equal(encode([1, 1, 1]), [1, 1, 1])
-    assert float(encode(np.nextafter(np.float32(1), np.float32(0)))[0]) == pytest.approx(1, abs=1e-6)
+    assert float(encode(np.nextafter(np.float32(1), np.float32(0)))[0]) == pytest.approx(
+        1, abs=1e-6
+    )
     np.testing.assert_allclose(encode([0, 0]), [0.3, 0.3], atol=1e-6)
 
 
 def test_absent_modules_stay_at_zero_where_asked():
-    code = IntervalShuffle(keep_zero=True).encode(jnp.array(TO), new_key(0), jnp.array([0, 0.05, 0.5, 1]), None)
+    code = IntervalShuffle(keep_zero=True).encode(
+        jnp.array(TO), new_key(0), jnp.array([0, 0.05, 0.5, 1]), None
+    )
     np.testing.assert_allclose(code, [0, 0.35, 0.8, 1], atol=1e-6)
     assert IntervalShuffle().keep_zero is False, "the public code moves them"
 
@@ -77,5 +86,7 @@ def test_the_permutation_is_drawn():
 
 
 def test_one_interval_could_not_be_shuffled():
-    with pytest.raises(InputError, match=r"IntervalShuffle\.num_intervals must be at least 2, got 1"):
+    with pytest.raises(
+        InputError, match=r"IntervalShuffle\.num_intervals must be at least 2, got 1"
+    ):
         IntervalShuffle(1)

@@ -10,14 +10,21 @@ from recombine.parts.prng import new_key
 
 def shapes(num_modules, num_layers=3):
     """By hand: half of the modules (rounded down, then up, …) -> 2M -> 2M -> a scale and a shift for all others."""
-    kept = [num_modules // 2 if i % 2 == 0 else num_modules - num_modules // 2 for i in range(num_layers)]
-    return [[(k, 2 * num_modules), (2 * num_modules,) * 2, (2 * num_modules, 2 * (num_modules - k))] for k in kept]
+    kept = [
+        num_modules // 2 if i % 2 == 0 else num_modules - num_modules // 2
+        for i in range(num_layers)
+    ]
+    return [
+        [(k, 2 * num_modules), (2 * num_modules,) * 2, (2 * num_modules, 2 * (num_modules - k))]
+        for k in kept
+    ]
 
 
 def weights(num_modules, scale, num_layers=3):
     rng = np.random.default_rng(0)
     return tuple(
-        tuple(np.float32(rng.normal(0, scale, shape)) for shape in layer) for layer in shapes(num_modules, num_layers)
+        tuple(np.float32(rng.normal(0, scale, shape)) for shape in layer)
+        for layer in shapes(num_modules, num_layers)
     )
 
 
@@ -34,7 +41,11 @@ def by_hand(params, z):
     half = len(z) // 2
     for i, layer in enumerate(params):
         first, second, last = (np.float64(w) for w in layer)
-        kept, moved = (slice(None, half), slice(half, None)) if i % 2 == 0 else (slice(half, None), slice(None, half))
+        kept, moved = (
+            (slice(None, half), slice(half, None))
+            if i % 2 == 0
+            else (slice(half, None), slice(None, half))
+        )
         h = 1 / (1 + np.exp(-z[kept] @ first))
         h = 1 / (1 + np.exp(-h @ second))
         s, t = np.split(h @ last, 2)
@@ -96,7 +107,9 @@ def test_one_module_cannot_be_coupled():
         InvertibleNN().init(new_key(0), Hyperteacher(num_modules=1, num_hot=1))
 
 
-@pytest.mark.parametrize(("fields", "name"), [({"num_layers": 0}, "num_layers"), ({"scale": -1}, "scale")])
+@pytest.mark.parametrize(
+    ("fields", "name"), [({"num_layers": 0}, "num_layers"), ({"scale": -1}, "scale")]
+)
 def test_mistakes_are_told_by_the_fields_name(fields, name):
     with pytest.raises(InputError, match=rf"InvertibleNN\.{name}"):
         InvertibleNN(**fields)

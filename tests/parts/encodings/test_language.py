@@ -34,7 +34,11 @@ def test_a_sentence_names_every_module_in_order():
 @pytest.mark.parametrize("tenths", range(11))
 def test_the_word_does_not_depend_on_how_a_weight_was_rounded(tenths):
     one, ten, tenth = np.float32(1), np.float32(10), np.float32(0.1)
-    made = [np.float32(tenths) / ten, np.float32(tenths) * tenth, one - np.float32(10 - tenths) / ten]
+    made = [
+        np.float32(tenths) / ten,
+        np.float32(tenths) * tenth,
+        one - np.float32(10 - tenths) / ten,
+    ]
     made += [np.nextafter(made[0], np.float32(2)), np.nextafter(made[0], np.float32(-1))]
     assert len({float(weight) for weight in made}) >= 3
     assert {sentence([weight, 0])[1] for weight in made} == {3 + tenths}
@@ -61,7 +65,9 @@ def test_a_family_with_a_sentence_of_its_own_says_that():
     family = GoalGrid(num_mazes=2)
     task = family.modules(np.array([[3, 1, 0, 4]]))[0].astype(np.float32)
     speaker = Language().init(new_key(0), family)
-    words = np.asarray(jax.jit(lambda task: Language().encode(speaker, new_key(0), task, None))(task))
+    words = np.asarray(
+        jax.jit(lambda task: Language().encode(speaker, new_key(0), task, None))(task)
+    )
     assert Language().num_tokens(family) == len(family.vocabulary) == 7 + 4 + 5 + 2 + 5
     spoken = " ".join(family.vocabulary[word] for word in words)
     assert spoken == "In the bottom-right quadrant, find and throw the clock in maze 1."

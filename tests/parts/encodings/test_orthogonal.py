@@ -8,7 +8,9 @@ from recombine.parts.prng import new_key
 
 
 def matrix(num_modules, seed=0):
-    return np.asarray(Orthogonal().init(new_key(seed), Hyperteacher(num_modules=num_modules, num_hot=1)))
+    return np.asarray(
+        Orthogonal().init(new_key(seed), Hyperteacher(num_modules=num_modules, num_hot=1))
+    )
 
 
 @pytest.mark.parametrize("num_modules", [1, 2, 7, 16])
@@ -22,9 +24,14 @@ def test_the_matrix_is_orthogonal(num_modules):
 def test_the_code_is_q_z_and_keeps_norms_and_angles():
     q, rng = matrix(7), np.random.default_rng(0)
     tasks = rng.uniform(0, 1, (2, 7)).astype(np.float32)
-    codes = [np.asarray(Orthogonal().encode(jnp.asarray(q), new_key(1), jnp.asarray(z), None)) for z in tasks]
+    codes = [
+        np.asarray(Orthogonal().encode(jnp.asarray(q), new_key(1), jnp.asarray(z), None))
+        for z in tasks
+    ]
     for code, z in zip(codes, tasks, strict=True):
-        np.testing.assert_allclose(code, [sum(q[i, j] * z[j] for j in range(7)) for i in range(7)], atol=1e-5)
+        np.testing.assert_allclose(
+            code, [sum(q[i, j] * z[j] for j in range(7)) for i in range(7)], atol=1e-5
+        )
         assert np.linalg.norm(code) == pytest.approx(np.linalg.norm(z), rel=1e-5)
     assert codes[0] @ codes[1] == pytest.approx(tasks[0] @ tasks[1], rel=1e-5)
 

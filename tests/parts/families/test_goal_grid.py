@@ -47,7 +47,9 @@ def quadrant(cell):
 @functools.cache
 def worlds():
     """100 worlds of five mazes each."""
-    return jax.tree.map(np.asarray, jax.jit(jax.vmap(GoalGrid().init))(jax.random.split(new_key(0), 100)))
+    return jax.tree.map(
+        np.asarray, jax.jit(jax.vmap(GoalGrid().init))(jax.random.split(new_key(0), 100))
+    )
 
 
 def world(number):
@@ -119,7 +121,9 @@ def test_mazes_are_spanning_trees():
     assert free[:, ::2, ::2].all()
     assert walls[:, 1::2, 1::2].all()
     # A connected graph of 31 cells with 30 links has no cycle.
-    links = (free[:, 1:] & free[:, :-1]).sum(axis=(1, 2)) + (free[:, :, 1:] & free[:, :, :-1]).sum(axis=(1, 2))
+    links = (free[:, 1:] & free[:, :-1]).sum(axis=(1, 2)) + (free[:, :, 1:] & free[:, :, :-1]).sum(
+        axis=(1, 2)
+    )
     assert (links == 30).all()
     assert all(len(search(maze, (0, 0))) == 31 for maze in walls)
 
@@ -172,7 +176,11 @@ def test_demonstrations_walk_straight_to_the_goal_and_interact(decoy):
         assert 7 <= length <= 30
         for step in range(length):
             assert cells(planes[step, 6]) == [here]
-            closer = {action: cell for action, cell in around(maze, here) if moves[cell] == moves[here] - 1}
+            closer = {
+                action: cell
+                for action, cell in around(maze, here)
+                if moves[cell] == moves[here] - 1
+            }
             assert y[step] == min(closer)
             here = closer[y[step]]
         assert here == goals[0]
@@ -222,7 +230,9 @@ def test_with_a_decoy_the_quadrant_must_be_read():
         moves = search(planes[0, 5], decoy)
         for step in np.flatnonzero(y >= 0):
             (here,) = cells(planes[step, 6])
-            closer = [action for action, cell in around(planes[0, 5], here) if moves[cell] < moves[here]]
+            closer = [
+                action for action, cell in around(planes[0, 5], here) if moves[cell] < moves[here]
+            ]
             wrong.append((closer[0] if closer else 4 + row[1]) != y[step])
     assert np.mean(wrong) > 0.4, "who goes for the decoy is wrong about half of the time"
 
@@ -230,7 +240,8 @@ def test_with_a_decoy_the_quadrant_must_be_read():
 def test_places_and_kinds_are_drawn_evenly():
     maze, planes = beginnings()
     goal, start, others = (
-        plane.reshape(4000, 49) for plane in (planes[:, 0], planes[:, 6], planes[:, 1:5].any(axis=1))
+        plane.reshape(4000, 49)
+        for plane in (planes[:, 0], planes[:, 6], planes[:, 1:5].any(axis=1))
     )
     free = ~maze.ravel()
     inside = np.array([quadrant(divmod(cell, 7)) == 1 for cell in range(49)])
@@ -253,7 +264,9 @@ def test_places_and_kinds_are_drawn_evenly():
     assert abs((others & start).sum() / 4000 - 4 / 30) < 5 * np.sqrt(4 / 30 * 26 / 30 / 4000)
     kinds = planes[:, 1:5].sum(axis=(2, 3))
     assert surprise(kinds.sum(axis=0)) < 5
-    assert (kinds.max(axis=1) == 1).mean() == pytest.approx(24 / 4**4, abs=5 * np.sqrt(0.1 * 0.9 / 4000))
+    assert (kinds.max(axis=1) == 1).mean() == pytest.approx(
+        24 / 4**4, abs=5 * np.sqrt(0.1 * 0.9 / 4000)
+    )
 
 
 def test_few_points_are_the_beginning_of_an_episode_and_many_are_several():
@@ -308,11 +321,17 @@ def test_examples_are_true_pairs_of_the_task():
         for state, action in zip(states, actions.argmax(axis=1), strict=True):
             maze, objects = state[:49].reshape(7, 7) > 0, state[51:].reshape(5, 7)
             np.testing.assert_array_equal(maze, walls[row[2]])
-            places = np.rint(3 * np.concatenate([state[None, 49:51], objects[:, :2]]) + 3).astype(int).tolist()
+            places = (
+                np.rint(3 * np.concatenate([state[None, 49:51], objects[:, :2]]) + 3)
+                .astype(int)
+                .tolist()
+            )
             here, *places = map(tuple, places)
             assert places == sorted(set(places)), "in reading order"
             assert (objects[:, 2:].sum(axis=1) == 1).all()
-            goals = [i for i in range(5) if objects[i, 2 + row[3]] == 1 and quadrant(places[i]) == row[0]]
+            goals = [
+                i for i in range(5) if objects[i, 2 + row[3]] == 1 and quadrant(places[i]) == row[0]
+            ]
             assert len(goals) == 1
             moves = search(maze, places[goals[0]])
             closer = [move for move, cell in around(maze, here) if moves[cell] < moves[here]]
@@ -322,13 +341,17 @@ def test_examples_are_true_pairs_of_the_task():
     # The goal's place in the list varies, and every stage of an episode occurs.
     assert set(slots) == {0, 1, 2, 3, 4}
     assert set(range(13)) <= set(steps)
-    assert 0.04 < np.mean(np.array(steps) == 0) < 0.16, "interactions are shown, about one in eleven"
+    assert 0.04 < np.mean(np.array(steps) == 0) < 0.16, (
+        "interactions are shown, about one in eleven"
+    )
 
 
 def test_sentences_tell_all_goals_apart():
     family = GoalGrid()
     assert len(set(family.vocabulary)) == len(family.vocabulary) == 7 + 19
-    words = np.asarray(jax.jit(jax.vmap(family.sentence))(family.modules(family.tasks()).astype(np.float32)))
+    words = np.asarray(
+        jax.jit(jax.vmap(family.sentence))(family.modules(family.tasks()).astype(np.float32))
+    )
     spoken = [" ".join(family.vocabulary[word] for word in sentence) for sentence in words]
     assert len(set(spoken)) == 500
     assert spoken[0] == "In the top-left quadrant, find and sell the chair in maze 1."
@@ -353,7 +376,12 @@ def test_it_trains():
         diagnostics=(),
     )
     (row,) = rc.train([run]).to_dict("records")
-    for name in ("test/accuracy", "test/trajectory_accuracy", "seen/accuracy", "test/quadrant=3/num_tasks"):
+    for name in (
+        "test/accuracy",
+        "test/trajectory_accuracy",
+        "seen/accuracy",
+        "test/quadrant=3/num_tasks",
+    ):
         assert np.isfinite(row[name]), name
     assert 0 <= row["test/accuracy"] < 1
     assert row["support/num_test"] == 125
@@ -386,16 +414,34 @@ def test_four_of_each_kind_can_be_balanced_but_four_and_five_cannot():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        *(({name: 0}, rf"GoalGrid\.{name} must be at least 1") for name in ("num_interactions", "num_mazes")),
+        *(
+            ({name: 0}, rf"GoalGrid\.{name} must be at least 1")
+            for name in ("num_interactions", "num_mazes")
+        ),
         ({"num_objects": 0}, r"GoalGrid\.num_objects must be at least 1, got 0"),
         ({"num_distractors": -1}, r"GoalGrid\.num_distractors must be at least 0, got -1"),
-        ({"num_interactions": 6}, r"GoalGrid\.num_interactions must be at most 5, so many have a word, got 6"),
+        (
+            {"num_interactions": 6},
+            r"GoalGrid\.num_interactions must be at most 5, so many have a word, got 6",
+        ),
         ({"num_objects": 6}, r"GoalGrid\.num_objects must be at most 5"),
-        ({"horizon": 30}, r"GoalGrid\.horizon must be at least 31, which the longest way takes, got 30"),
-        ({"num_distractors": 31}, r"GoalGrid\.num_distractors=31 do not fit beside the goal: at most 30 do"),
-        ({"num_distractors": 0, "decoy": True}, r"GoalGrid\.decoy is one of the distractors: raise num_distractors"),
+        (
+            {"horizon": 30},
+            r"GoalGrid\.horizon must be at least 31, which the longest way takes, got 30",
+        ),
+        (
+            {"num_distractors": 31},
+            r"GoalGrid\.num_distractors=31 do not fit beside the goal: at most 30 do",
+        ),
+        (
+            {"num_distractors": 0, "decoy": True},
+            r"GoalGrid\.decoy is one of the distractors: raise num_distractors",
+        ),
         ({"num_objects": 1}, r"GoalGrid\.num_objects=1 leaves no other object for a distractor"),
-        ({"num_objects": 1, "num_distractors": 2, "decoy": True}, r"GoalGrid\.num_objects=1 leaves no other object"),
+        (
+            {"num_objects": 1, "num_distractors": 2, "decoy": True},
+            r"GoalGrid\.num_objects=1 leaves no other object",
+        ),
         ({"decoy": 1}, r"GoalGrid\.decoy must be True or False, got 1"),
         ({"num_mazes": 2.0}, r"GoalGrid\.num_mazes must be a whole number, got 2\.0"),
     ],

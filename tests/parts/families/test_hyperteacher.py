@@ -14,7 +14,9 @@ from recombine.parts.prng import new_key
 
 KEY = new_key(0)
 # Compiled once for each shape, which is quicker than one operation at a time.
-init, teach, score = (jax.jit(getattr(Hyperteacher, name), static_argnums=0) for name in ("init", "teach", "score"))
+init, teach, score = (
+    jax.jit(getattr(Hyperteacher, name), static_argnums=0) for name in ("init", "teach", "score")
+)
 sample = jax.jit(Hyperteacher.sample, static_argnums=(0, 4))
 TRUNCATED = 0.87962566  # standard deviation of a standard normal that is cut at -2 and 2
 
@@ -59,7 +61,9 @@ def test_the_teacher_is_the_papers_equation(num_layers):
     z, x = np.array([0.5, 0, 1, 0, 0.7], np.float32), rng.uniform(-1, 1, (7, 3)).astype(np.float32)
     expected = answer_by_hand(world, z, x, family.num_hot)
     assert np.abs(expected).max() > 0.1
-    np.testing.assert_allclose(teach(family, world, jnp.asarray(z), jnp.asarray(x)), expected, atol=1e-5)
+    np.testing.assert_allclose(
+        teach(family, world, jnp.asarray(z), jnp.asarray(x)), expected, atol=1e-5
+    )
 
 
 def test_samples_are_points_of_the_task():
@@ -81,7 +85,9 @@ def test_before_the_relu_the_teacher_is_linear_in_its_modules():
     one, other = jnp.array([0.5, 0, 1, 0, 0]), jnp.array([0, 0.8, 0.6, 0, 0.5])
     world = world_of(family, rng, low=0.0)
     mixed = teach(family, world, 2 * one + 3 * other, x)
-    np.testing.assert_allclose(mixed, 2 * teach(family, world, one, x) + 3 * teach(family, world, other, x), rtol=1e-4)
+    np.testing.assert_allclose(
+        mixed, 2 * teach(family, world, one, x) + 3 * teach(family, world, other, x), rtol=1e-4
+    )
     # The control: with modules of both signs the ReLU bends it.
     world = world_of(family, rng)
     mixed = teach(family, world, 2 * one + 3 * other, x)
@@ -110,7 +116,9 @@ def test_the_initialiser_has_the_papers_variance():
     for fan_in, kernel in [*kernels.items(), (100, world.readout)]:
         variance = math.sqrt(3) / fan_in
         assert abs(kernel.mean()) < 5 * math.sqrt(variance / kernel.size)
-        assert kernel.var() == pytest.approx(variance, rel=0.04)  # 16,000 numbers: a standard error of 1 percent
+        assert kernel.var() == pytest.approx(
+            variance, rel=0.04
+        )  # 16,000 numbers: a standard error of 1 percent
         bound = 2 * math.sqrt(variance) / TRUNCATED
         assert 0.99 * bound < np.abs(kernel).max() <= 1.0001 * bound
     for bias in world.biases:
@@ -119,10 +127,14 @@ def test_the_initialiser_has_the_papers_variance():
         assert bias.mean() == pytest.approx(0.25, abs=0.02)
     other = init(family, new_key(1))
     kernels = [*world.biases, *other.biases, *world.modules[0], *other.modules[0]]
-    assert len({np.asarray(kernel).tobytes() for kernel in kernels}) == len(kernels), "no two draws are alike"
+    assert len({np.asarray(kernel).tobytes() for kernel in kernels}) == len(kernels), (
+        "no two draws are alike"
+    )
 
 
-@pytest.mark.parametrize(("num_modules", "num_hot", "size"), [(16, 3, 696), (28, 6, 499_177), (4, 4, 15), (1, 1, 1)])
+@pytest.mark.parametrize(
+    ("num_modules", "num_hot", "size"), [(16, 3, 696), (28, 6, 499_177), (4, 4, 15), (1, 1, 1)]
+)
 def test_the_table_lists_every_task_once(num_modules, num_hot, size):
     clock = time.process_time()
     table = Hyperteacher(num_modules=num_modules, num_hot=num_hot).tasks()
@@ -150,9 +162,13 @@ def test_a_table_too_large_to_list_is_sampled():
     total = sum(math.comb(200, k) for k in range(1, 11))
     for k in (8, 9, 10):
         frac = math.comb(200, k) / total
-        assert (sizes == k).mean() == pytest.approx(frac, abs=5 * math.sqrt(frac * (1 - frac) / 20_000))
+        assert (sizes == k).mean() == pytest.approx(
+            frac, abs=5 * math.sqrt(frac * (1 - frac) / 20_000)
+        )
     assert table.mean(axis=0) == pytest.approx(sizes.mean() / 200, abs=5 * math.sqrt(0.05 / 20_000))
-    np.testing.assert_array_equal(table, Hyperteacher(num_modules=200, num_hot=10, max_tasks=20_000).tasks())
+    np.testing.assert_array_equal(
+        table, Hyperteacher(num_modules=200, num_hot=10, max_tasks=20_000).tasks()
+    )
     other = Hyperteacher(num_modules=200, num_hot=10, max_tasks=20_000, table_seed=1).tasks()
     assert not (table == other).all(axis=1).any()
 
@@ -182,7 +198,9 @@ def test_max_tasks_below_the_table_gives_a_part_of_it():
 
 def weighed(law, row, num=4000):
     family = Hyperteacher(num_modules=len(row), num_hot=len(row), weights=law)
-    return np.asarray(jax.jit(jax.vmap(family.weigh, (0, None)))(jax.random.split(KEY, num), jnp.asarray(row)))
+    return np.asarray(
+        jax.jit(jax.vmap(family.weigh, (0, None)))(jax.random.split(KEY, num), jnp.asarray(row))
+    )
 
 
 def test_discrete_weights_are_six_equally_likely_tenths():
@@ -198,7 +216,9 @@ def test_discrete_weights_are_six_equally_likely_tenths():
 
 
 def test_khot_weights_are_ones():
-    np.testing.assert_array_equal(weighed("khot", np.int8([1, 0, 1, 1, 0]), 3), [[1, 0, 1, 1, 0]] * 3)
+    np.testing.assert_array_equal(
+        weighed("khot", np.int8([1, 0, 1, 1, 0]), 3), [[1, 0, 1, 1, 0]] * 3
+    )
 
 
 @pytest.mark.parametrize("row", [[1, 0, 1, 0], [1, 1, 1, 1], [0, 0, 0, 1]])
@@ -230,7 +250,9 @@ def test_extrapolation_has_one_and_two_modules_more_than_any_task():
 def test_tasks_are_grouped_by_their_number_of_active_modules():
     family = small()
     rows = np.array([[1, 0, 0, 0, 0], [0, 1, 0, 1, 1], [1, 1, 1, 1, 1]], np.int8)
-    assert {name: group.tolist() for name, group in family.groups(rows).items()} == {"num_hot": [1, 3, 5]}
+    assert {name: group.tolist() for name, group in family.groups(rows).items()} == {
+        "num_hot": [1, 3, 5]
+    }
     np.testing.assert_array_equal(family.modules(rows), rows)
 
 
@@ -239,7 +261,10 @@ def test_r2_is_the_mean_over_outputs_against_the_tasks_own_mean():
     y = rng.normal(3, [0.1, 1, 10], (16, 3)).astype(np.float32)
     prediction = (y + rng.normal(0, [0.2, 0.3, 1], (16, 3))).astype(np.float32)
     expected = np.mean(
-        [1 - np.sum((prediction - y)[:, o] ** 2) / np.sum((y[:, o] - y[:, o].mean()) ** 2) for o in range(3)]
+        [
+            1 - np.sum((prediction - y)[:, o] ** 2) / np.sum((y[:, o] - y[:, o].mean()) ** 2)
+            for o in range(3)
+        ]
     )
     found = score(small(num_outputs=3), jnp.asarray(prediction), jnp.asarray(y))
     assert float(found["r2"]) == pytest.approx(expected, abs=1e-5)
@@ -250,7 +275,9 @@ def test_r2_is_the_mean_over_outputs_against_the_tasks_own_mean():
 def test_a_perfect_prediction_scores_1_and_the_mean_scores_0():
     y = jnp.asarray(np.random.default_rng(1).normal(size=(16, 3)), jnp.float32)
     assert score(small(), y, y) == {"loss": 0, "r2": 1}
-    assert float(score(small(), jnp.broadcast_to(y.mean(axis=0), y.shape), y)["r2"]) == pytest.approx(0, abs=1e-5)
+    assert float(
+        score(small(), jnp.broadcast_to(y.mean(axis=0), y.shape), y)["r2"]
+    ) == pytest.approx(0, abs=1e-5)
 
 
 def test_constant_outputs_are_left_out():
@@ -260,9 +287,9 @@ def test_constant_outputs_are_left_out():
     alone = score(small(), jnp.asarray(prediction[:, :2]), jnp.asarray(y[:, :2]))["r2"]
     for constant in (0.0, 0.7):
         y[:, 2] = constant
-        assert float(score(small(), jnp.asarray(prediction), jnp.asarray(y))["r2"]) == pytest.approx(
-            float(alone), abs=1e-6
-        )
+        assert float(
+            score(small(), jnp.asarray(prediction), jnp.asarray(y))["r2"]
+        ) == pytest.approx(float(alone), abs=1e-6)
     # A dead task, whose outputs are all constant: no R2, but also no NaN, and its loss still counts.
     found = score(small(), jnp.ones((16, 3)), jnp.zeros((16, 3)))
     assert (float(found["r2"]), float(found["loss"])) == (0, 1)
@@ -276,12 +303,18 @@ def test_constant_outputs_are_left_out():
         ({"num_modules": 4, "num_hot": 5}, "num_hot=5 .* num_modules=4"),
         ({"num_hot": 0}, r"Hyperteacher\.num_hot must be at least 1, got 0"),
         ({"num_modules": -3}, r"Hyperteacher\.num_modules must be at least 1, got -3"),
-        *(({name: 0}, rf"Hyperteacher\.{name}") for name in ("d_input", "d_hidden", "num_outputs", "num_layers")),
+        *(
+            ({name: 0}, rf"Hyperteacher\.{name}")
+            for name in ("d_input", "d_hidden", "num_outputs", "num_layers")
+        ),
         *(({name: -1}, rf"Hyperteacher\.{name}") for name in ("max_tasks", "table_seed")),
         ({"num_modules": 8.0}, r"Hyperteacher\.num_modules must be a whole number, got 8\.0"),
         ({"d_input": "16"}, r"Hyperteacher\.d_input must be a whole number, got '16'"),
         ({"num_hot": True}, r"Hyperteacher\.num_hot must be a whole number, got True"),
-        ({"weights": "binary"}, r"Hyperteacher\.weights must be one of 'discrete', 'khot', 'continuous', got 'binary'"),
+        (
+            {"weights": "binary"},
+            r"Hyperteacher\.weights must be one of 'discrete', 'khot', 'continuous', got 'binary'",
+        ),
         ({"num_modules": 200, "num_hot": 10}, "too many to list: set max_tasks"),
     ],
 )

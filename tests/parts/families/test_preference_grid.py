@@ -25,7 +25,9 @@ def planned(objects, discount, horizon):
     Written anew from the protocol, in float64, with squares and sets of objects instead of arrays.
     """
     free = [(r, c) for r in range(7) for c in range(7) if ROOMS[r][c] == " "]
-    sets = [frozenset(i for i in range(len(objects)) if n >> i & 1) for n in range(2 ** len(objects))]
+    sets = [
+        frozenset(i for i in range(len(objects)) if n >> i & 1) for n in range(2 ** len(objects))
+    ]
 
     def go(square, left, move):
         to = (square[0] + move[0], square[1] + move[1])
@@ -36,7 +38,9 @@ def planned(objects, discount, horizon):
     edges = {(s, left): [go(s, left, move) for move in STEPS] for s in free for left in sets}
     q, history = {state: [0.0] * 5 for state in edges}, []
     for _ in range(horizon):
-        q = {state: [r + discount * max(q[to]) for to, r in nexts] for state, nexts in edges.items()}
+        q = {
+            state: [r + discount * max(q[to]) for to, r in nexts] for state, nexts in edges.items()
+        }
         history.append(q)
     return edges, history
 
@@ -69,7 +73,9 @@ def episodes():
         optimal = dataclasses.replace(FAMILY, policy="optimal")
         return z, FAMILY.play(world, key, z), optimal.play(world, key, z), FAMILY.gap(world, key, z)
 
-    return np.asarray(world, np.float64), *jax.tree.map(np.asarray, play(jax.random.split(new_key(1), 200), rows))
+    return np.asarray(world, np.float64), *jax.tree.map(
+        np.asarray, play(jax.random.split(new_key(1), 200), rows)
+    )
 
 
 def test_actions_are_those_of_an_independent_planner(episodes):
@@ -123,7 +129,9 @@ def test_the_observation_is_the_grid():
     x, y = jax.jit(lambda key: FAMILY.sample(world, key, task, 16))(key)
     assert x.shape == (16, 7 * 7 * 34)
     assert y.shape == (16,)
-    played = jax.jit(lambda key: FAMILY.play(world, jax.random.split(key, 2)[1], task))(key)  # the second episode
+    played = jax.jit(lambda key: FAMILY.play(world, jax.random.split(key, 2)[1], task))(
+        key
+    )  # the second episode
     np.testing.assert_array_equal(y[8:], played.action)
     for t in range(8):
         expected = np.zeros((7, 7, 34))
@@ -177,18 +185,24 @@ ENCODINGS = [
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=lambda encoding: type(encoding).__name__)
 def test_batches_with_every_encoding(encoding):
     family = PreferenceGrid(num_modules=6, num_hot=2, num_features=8)
-    run = dataclasses.replace(TINY, family=family, encoding=encoding, num_points=8, num_eval_points=8)
+    run = dataclasses.replace(
+        TINY, family=family, encoding=encoding, num_points=8, num_eval_points=8
+    )
     shared = make_shared(family)
     split = Split(*make_split(run, family.modules(shared.table))[0])
 
     @jax.jit
     def draw(key):
         setting = Setting(family.init(key), encoding.init(key, family))
-        return Laboratory(run, jax.tree.map(jnp.asarray, shared), split, setting).draw(key, shared.table[:3], 8)
+        return Laboratory(run, jax.tree.map(jnp.asarray, shared), split, setting).draw(
+            key, shared.table[:3], 8
+        )
 
     batch = draw(new_key(0))
     assert batch.x.shape == (3, 8, 7 * 7 * 10)
-    width = {"Language": 12, "FewShot": 10 * (19 + 4 * (19 + 8) + 5)}.get(type(encoding).__name__, 6)
+    width = {"Language": 12, "FewShot": 10 * (19 + 4 * (19 + 8) + 5)}.get(
+        type(encoding).__name__, 6
+    )
     assert batch.code.shape == (3, width)
     assert np.isfinite(batch.code).all()
     assert set(np.unique(batch.y)) <= {-1, 0, 1, 2, 3, 4}
@@ -196,7 +210,9 @@ def test_batches_with_every_encoding(encoding):
 
 def test_it_trains_from_examples():
     family = PreferenceGrid(num_modules=6, num_hot=2, num_features=8, observation="compact")
-    run = dataclasses.replace(TINY, family=family, encoding=ENCODINGS[-1], num_points=8, num_eval_points=8)
+    run = dataclasses.replace(
+        TINY, family=family, encoding=ENCODINGS[-1], num_points=8, num_eval_points=8
+    )
     row = rc.train([run]).iloc[-1]
     assert 0 < row["test/trajectory_accuracy"] < row["test/accuracy"] < 1
     assert np.isfinite(row["test/loss"])
@@ -204,7 +220,9 @@ def test_it_trains_from_examples():
 
 
 def test_a_student_learns_to_act():
-    family = PreferenceGrid(num_modules=2, num_hot=1, num_features=2, num_objects=1, observation="compact")
+    family = PreferenceGrid(
+        num_modules=2, num_hot=1, num_features=2, num_objects=1, observation="compact"
+    )
     run = dataclasses.replace(
         TINY,
         family=family,
@@ -227,7 +245,9 @@ def test_scores_are_those_of_episodes():
     found = FAMILY.score(jax.nn.one_hot(jnp.array([1, 2, 4, 0, 0, 0, 0, 0]), 5), y)
     assert {name: float(v) for name, v in found.items()} == {
         name: float(v)
-        for name, v in episode.score(jax.nn.one_hot(jnp.array([1, 2, 4, 0, 0, 0, 0, 0]), 5), y, 8).items()
+        for name, v in episode.score(
+            jax.nn.one_hot(jnp.array([1, 2, 4, 0, 0, 0, 0, 0]), 5), y, 8
+        ).items()
     }
     assert found["accuracy"] == np.float32(2 / 3)
     assert found["trajectory_accuracy"] == 0

@@ -35,10 +35,15 @@ def test_a_task_is_the_weighted_sum_of_its_combinations_own_modules():
 
 
 def test_the_same_combination_always_has_the_same_teacher():
-    for one, other in zip(teacher(FAMILY, KEY, task(1, 4)), teacher(FAMILY, KEY, task(1, 4, weight=0.5)), strict=True):
+    for one, other in zip(
+        teacher(FAMILY, KEY, task(1, 4)), teacher(FAMILY, KEY, task(1, 4, weight=0.5)), strict=True
+    ):
         np.testing.assert_array_equal(one, other)
     world = FAMILY.init(KEY)
-    again, y, other = (sample(FAMILY, w, new_key(1), task(1, 4), 3)[1] for w in (world, world, FAMILY.init(new_key(2))))
+    again, y, other = (
+        sample(FAMILY, w, new_key(1), task(1, 4), 3)[1]
+        for w in (world, world, FAMILY.init(new_key(2)))
+    )
     np.testing.assert_array_equal(again, y)
     assert not np.allclose(other, y)
 
@@ -71,10 +76,14 @@ def test_answers_are_as_large_as_the_hyperteachers(num_active):
     z = task(*range(num_active), num_modules=8, weight=0.8)
     spreads = []
     for family in (Unrelated(num_modules=8), Hyperteacher(num_modules=8)):
-        draw = jax.jit(jax.vmap(lambda key, family=family: family.sample(family.init(key), key, z, 16)[1]))
+        draw = jax.jit(
+            jax.vmap(lambda key, family=family: family.sample(family.init(key), key, z, 16)[1])
+        )
         y = np.asarray(draw(jax.random.split(KEY, 400)))
         spreads.append(y.var(axis=1).mean())
-    assert spreads[0] == pytest.approx(spreads[1], rel=0.1)  # 400 teachers: a standard error of 3 percent
+    assert spreads[0] == pytest.approx(
+        spreads[1], rel=0.1
+    )  # 400 teachers: a standard error of 3 percent
 
 
 def test_the_score_is_the_hyperteachers():
@@ -84,7 +93,9 @@ def test_the_score_is_the_hyperteachers():
     for answers in (y, np.zeros_like(y)):
         given = jnp.asarray(prediction), jnp.asarray(answers)
         ours, theirs = Unrelated().score(*given), Hyperteacher().score(*given)
-        assert {name: float(v) for name, v in ours.items()} == {name: float(v) for name, v in theirs.items()}
+        assert {name: float(v) for name, v in ours.items()} == {
+            name: float(v) for name, v in theirs.items()
+        }
 
 
 def test_tasks_and_weights_are_the_hyperteachers():

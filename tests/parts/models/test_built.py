@@ -29,18 +29,27 @@ def test_noise_is_relative_to_each_array_and_a_knob():
     still, moved = (Built(2, 5, noise).init(KEY, EXAMPLE, 3, 0, world) for noise in (0.0, 0.3))
     for before, after in zip(jax.tree.leaves(still), jax.tree.leaves(moved), strict=True):
         size = float(jnp.sqrt(jnp.square(before).mean()))
-        assert float(jnp.sqrt(jnp.square(after - before).mean())) == pytest.approx(0.3 * size, rel=0.8, abs=1e-9)
+        assert float(jnp.sqrt(jnp.square(after - before).mean())) == pytest.approx(
+            0.3 * size, rel=0.8, abs=1e-9
+        )
     one = rc.Run(FAMILY, model=Built(2, 5))
     assert structure(one) == structure(put(one, {"model.noise": 0.3}))
 
 
 def test_it_answers_as_its_teacher_where_it_stands_still():
     run = rc.Run(
-        FAMILY, model=Built(2, 33), recipe=rc.Fast(0.0, precision="float32"), num_steps=1, num_evals=1, diagnostics=()
+        FAMILY,
+        model=Built(2, 33),
+        recipe=rc.Fast(0.0, precision="float32"),
+        num_steps=1,
+        num_evals=1,
+        diagnostics=(),
     )
     assert rc.train([run])["test/r2"].iloc[-1] > 0.999
     wrong = put(run, {"model.num_hot": 3})
-    assert rc.train([wrong])["test/r2"].iloc[-1] < 0.99, "z is divided by the root of another number"
+    assert rc.train([wrong])["test/r2"].iloc[-1] < 0.99, (
+        "z is divided by the root of another number"
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,7 +58,10 @@ def test_it_answers_as_its_teacher_where_it_stands_still():
         ({"encoding": rc.IntervalShuffle()}, None),  # it fits in shape, and the teacher is not met
         ({"encoding": rc.Language()}, "choose encoding=Identity"),
         ({"family.num_layers": 2}, "num_layers=1"),
-        ({"family": rc.PreferenceGrid(5, 2), "num_points": 8, "num_eval_points": 8}, "Hyperteacher"),
+        (
+            {"family": rc.PreferenceGrid(5, 2), "num_points": 8, "num_eval_points": 8},
+            "Hyperteacher",
+        ),
     ],
 )
 def test_what_it_cannot_read_is_told(change, says):

@@ -24,7 +24,8 @@ def filled(model, **sizes):
     """The network with NumPy's numbers in all its arrays: biases matter then, and nothing needs compiling."""
     rng = np.random.default_rng(0)
     return jax.tree.map(
-        lambda a: np.float32(rng.normal(0, 0.5, a.shape)), jax.eval_shape(lambda: drawn(model, **sizes))
+        lambda a: np.float32(rng.normal(0, 0.5, a.shape)),
+        jax.eval_shape(lambda: drawn(model, **sizes)),
     )
 
 
@@ -42,7 +43,11 @@ def several(normalisation, d_code=4):
     """A network, and points and codes of six tasks."""
     rng = np.random.default_rng(1)
     net = filled(Hypernetwork(7, normalisation), d_code=d_code)
-    return net, rng.normal(size=(6, 5, 3)).astype(np.float32), rng.normal(size=(6, d_code)).astype(np.float32)
+    return (
+        net,
+        rng.normal(size=(6, 5, 3)).astype(np.float32),
+        rng.normal(size=(6, d_code)).astype(np.float32),
+    )
 
 
 def by_hand(net, x, code):
@@ -79,7 +84,11 @@ def test_it_applies_the_network_that_the_code_generates(normalisation):
     # One task at a time: the same, and of a task's own shape.
     alone, of_alone = call(net, x[1], code[1])
     np.testing.assert_allclose(alone, prediction[1], atol=1e-5)
-    assert {name: h.shape for name, h in of_alone.items()} == {"pre0": (5, 7), "hidden0": (5, 7), "output": (5, 2)}
+    assert {name: h.shape for name, h in of_alone.items()} == {
+        "pre0": (5, 7),
+        "hidden0": (5, 7),
+        "output": (5, 2),
+    }
 
 
 def test_before_the_nonlinearity_it_is_linear_in_the_code():
@@ -87,7 +96,9 @@ def test_before_the_nonlinearity_it_is_linear_in_the_code():
 
     def bent(net, layer):
         # Weights that sum to 1, so that the generators' biases are counted once.
-        mixed, first, second = (call(net, x[0], code)[1][layer] for code in (3 * one - 2 * other, one, other))
+        mixed, first, second = (
+            call(net, x[0], code)[1][layer] for code in (3 * one - 2 * other, one, other)
+        )
         return np.abs(mixed - 3 * first + 2 * second).max()
 
     assert bent(net, "pre0") < 1e-4
@@ -98,7 +109,9 @@ def test_before_the_nonlinearity_it_is_linear_in_the_code():
 
 def test_a_layernorm_loses_the_codes_scale():
     net, x, code = several("layer")
-    np.testing.assert_allclose(call(net, x[0], code[0])[0], call(net, x[0], 3 * code[0] + 1)[0], atol=1e-3)
+    np.testing.assert_allclose(
+        call(net, x[0], code[0])[0], call(net, x[0], 3 * code[0] + 1)[0], atol=1e-3
+    )
     net = several("none")[0]
     assert np.abs(call(net, x[0], code[0])[0] - call(net, x[0], 3 * code[0] + 1)[0]).max() > 0.1
 
@@ -109,7 +122,9 @@ def test_a_hyperteacher_is_one_of_its_networks():
     theta, b, omega = rng.normal(size=(5, 4, 6)), rng.normal(size=(5, 6)), rng.normal(size=(6, 2))
     net = jax.tree.map(np.zeros_like, filled(Hypernetwork(6, "none"), d_input=4, d_code=5))
     # Column m of a generator is module m; the readout, which no module changes, is in the generator's bias.
-    net.hidden.kernel.weight[:] = theta.transpose(2, 1, 0).reshape(24, 5) / math.sqrt(family.num_hot) * math.sqrt(4)
+    net.hidden.kernel.weight[:] = (
+        theta.transpose(2, 1, 0).reshape(24, 5) / math.sqrt(family.num_hot) * math.sqrt(4)
+    )
     net.hidden.bias.weight[:] = b.T / math.sqrt(family.num_hot)
     net.readout.kernel.bias[:] = omega.T.ravel() * math.sqrt(6)
     world = Teacher((jnp.float32(theta),), (jnp.float32(b),), jnp.float32(omega))
@@ -121,13 +136,17 @@ def test_a_hyperteacher_is_one_of_its_networks():
 
 def test_generated_kernels_start_with_the_variance_of_a_lecun_draw():
     net = jax.jit(lambda: drawn(Hypernetwork(50), d_input=20, d_code=30, num_outputs=10))()
-    assert all(isinstance(leaf, jax.Array) and leaf.dtype == np.float32 for leaf in jax.tree.leaves(net))
+    assert all(
+        isinstance(leaf, jax.Array) and leaf.dtype == np.float32 for leaf in jax.tree.leaves(net)
+    )
     # Matrices, (out, in): that is what Muon takes them for.
     shapes = [leaf.shape for leaf in jax.tree.leaves((net.hidden, net.readout)) if leaf.ndim > 1]
     assert shapes == [(50 * 20, 30), (50, 30), (10 * 50, 30), (10, 30)]
     codes = np.random.default_rng(3).normal(size=(20, 30)).astype(np.float32)
     # Points of unit vectors read the generated kernels: without biases, pre0 is a kernel's column.
-    _, activations = call_many(net, np.broadcast_to(np.eye(20, dtype=np.float32), (20, 20, 20)), codes)
+    _, activations = call_many(
+        net, np.broadcast_to(np.eye(20, dtype=np.float32), (20, 20, 20)), codes
+    )
     kernels = np.asarray(activations["pre0"])
     assert kernels.std() == pytest.approx(20**-0.5, rel=0.05)
     assert abs(kernels.mean()) < 0.05 * 20**-0.5
@@ -159,7 +178,11 @@ def test_products_are_in_the_type_of_the_weights(normalisation):
     net, x, code = jax.tree.map(jnp.asarray, several(normalisation))
     low = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16) if leaf.ndim == 2 else leaf, net)
     text = str(jax.make_jaxpr(lambda net: net.many(x, code)[0])(low))
-    kinds = [line.split(" = ")[0].split(":")[1][:4] for line in text.splitlines() if " = dot_general[" in line]
+    kinds = [
+        line.split(" = ")[0].split(":")[1][:4]
+        for line in text.splitlines()
+        if " = dot_general[" in line
+    ]
     assert kinds == ["bf16"] * 6  # four generators and two layers
     (_, expected), (_, found) = call_many(net, x, code), call_many(low, x, code)
     for name, h in found.items():
@@ -172,7 +195,10 @@ def test_products_are_in_the_type_of_the_weights(normalisation):
     [
         ({"d_hidden": 0}, r"Hypernetwork\.d_hidden must be at least 1, got 0"),
         ({"d_hidden": 6.5}, r"Hypernetwork\.d_hidden must be a whole number, got 6\.5"),
-        ({"normalisation": "rms"}, r"Hypernetwork\.normalisation must be one of 'layer', 'none', got 'rms'"),
+        (
+            {"normalisation": "rms"},
+            r"Hypernetwork\.normalisation must be one of 'layer', 'none', got 'rms'",
+        ),
     ],
 )
 def test_mistakes_are_told_by_the_fields_name(fields, message):
@@ -180,8 +206,12 @@ def test_mistakes_are_told_by_the_fields_name(fields, message):
         Hypernetwork(**fields)
 
 
-@pytest.mark.parametrize(("points", "code"), [((5, 3, 2), (4,)), ((5,), (4,)), ((5, 3), (4, 2)), ((5, 3), ())])
+@pytest.mark.parametrize(
+    ("points", "code"), [((5, 3, 2), (4,)), ((5,), (4,)), ((5, 3), (4, 2)), ((5, 3), ())]
+)
 def test_images_and_sequences_are_refused(points, code):
     example = Batch(np.zeros(points), np.zeros((5, 2)), np.zeros(code), np.zeros(4))
-    with pytest.raises(InputError, match=r"Hypernetwork reads points \(n, d\) and a flat code: choose an encoding"):
+    with pytest.raises(
+        InputError, match=r"Hypernetwork reads points \(n, d\) and a flat code: choose an encoding"
+    ):
         Hypernetwork(6).init(new_key(0), example, 2)

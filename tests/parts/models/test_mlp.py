@@ -22,7 +22,8 @@ def filled(model, **sizes):
     """The network with NumPy's numbers in all its arrays: biases matter then, and nothing needs compiling."""
     rng = np.random.default_rng(0)
     return jax.tree.map(
-        lambda a: np.float32(rng.normal(0, 0.5, a.shape)), jax.eval_shape(lambda: drawn(model, **sizes))
+        lambda a: np.float32(rng.normal(0, 0.5, a.shape)),
+        jax.eval_shape(lambda: drawn(model, **sizes)),
     )
 
 
@@ -33,7 +34,10 @@ def call(net, x, code):
 
 def by_hand(net, x, code):
     """A plain network on the concatenation [code, x], one point at a time, in float64."""
-    layers = [(np.asarray(layer.weight, np.float64), np.asarray(layer.bias, np.float64)) for layer in net.layers]
+    layers = [
+        (np.asarray(layer.weight, np.float64), np.asarray(layer.bias, np.float64))
+        for layer in net.layers
+    ]
     pre = []
     for point in np.asarray(x):
         h = np.concatenate([np.asarray(code, np.float64), point])
@@ -58,7 +62,9 @@ def test_it_is_a_plain_network_on_code_and_point_together(widths):
         assert activations[f"pre{i}"].shape == (5, widths[i])
         assert expected.min() < 0 < expected.max()
         np.testing.assert_allclose(activations[f"pre{i}"], expected, atol=1e-5)
-        np.testing.assert_array_equal(activations[f"hidden{i}"], np.maximum(activations[f"pre{i}"], 0))
+        np.testing.assert_array_equal(
+            activations[f"hidden{i}"], np.maximum(activations[f"pre{i}"], 0)
+        )
 
 
 FUNCTIONS = {
@@ -99,7 +105,10 @@ def with_options(model, net, x, code):
 def test_options_of_the_hidden_layers(activation, normalisation, residual):
     model = MLP((7, 7, 7), activation=activation, normalisation=normalisation, residual=residual)
     net, rng = filled(model), np.random.default_rng(1)
-    x, code = rng.normal(size=(2, 5, 3)).astype(np.float32), rng.normal(size=(2, 4)).astype(np.float32)
+    x, code = (
+        rng.normal(size=(2, 5, 3)).astype(np.float32),
+        rng.normal(size=(2, 4)).astype(np.float32),
+    )
     prediction, activations = jax.jit(lambda net, x, code: net.many(x, code))(net, x, code)
     for task, point in np.ndindex(2, 5):
         pre, hidden, output = with_options(model, net, x[task, point], code[task])
@@ -113,9 +122,9 @@ def test_normalisations_start_as_nothing_but_normalisations():
     per_layer = {"none": 0, "layer": 2, "rms": 1}
     nets = jax.jit(lambda: {name: drawn(MLP((7, 6), normalisation=name)) for name in per_layer})()
     for name, net in nets.items():
-        assert [leaf.shape for leaf in jax.tree.leaves(net.norms)] == [(7,)] * per_layer[name] + [(6,)] * per_layer[
-            name
-        ]
+        assert [leaf.shape for leaf in jax.tree.leaves(net.norms)] == [(7,)] * per_layer[name] + [
+            (6,)
+        ] * per_layer[name]
         for norm in net.norms:
             np.testing.assert_array_equal(norm.weight, np.ones(norm.shape))
             assert norm.bias is None or not norm.bias.any()
@@ -125,7 +134,9 @@ def test_normalisations_start_as_nothing_but_normalisations():
 
 def test_kernels_are_lecun_truncated_normal_and_biases_zero():
     net = jax.jit(lambda: drawn(MLP((100, 400)), d_input=20, d_code=80, num_outputs=30))()
-    assert all(isinstance(leaf, jax.Array) and leaf.dtype == np.float32 for leaf in jax.tree.leaves(net))
+    assert all(
+        isinstance(leaf, jax.Array) and leaf.dtype == np.float32 for leaf in jax.tree.leaves(net)
+    )
     assert [layer.weight.shape for layer in net.layers] == [(100, 100), (400, 100), (30, 400)]
     for layer in net.layers:
         kernel, fan_in = np.asarray(layer.weight), layer.weight.shape[1]
@@ -136,7 +147,9 @@ def test_kernels_are_lecun_truncated_normal_and_biases_zero():
         assert 0.98 * bound < np.abs(kernel).max() <= 1.0001 * bound
         np.testing.assert_array_equal(layer.bias, np.zeros(len(kernel)))
     first, second = (np.asarray(layer.weight).ravel()[:10_000] for layer in net.layers[:2])
-    assert abs(np.corrcoef(first, second)[0, 1]) < 0.05, "layers must not share their random numbers"
+    assert abs(np.corrcoef(first, second)[0, 1]) < 0.05, (
+        "layers must not share their random numbers"
+    )
 
 
 def test_whole_numbers_are_read_as_floats():
@@ -175,10 +188,19 @@ def test_float_codes_are_never_embedded():
         ({"widths": 8}, r"MLP\.widths must be whole numbers, 128,128 say, got 8"),
         ({"tokens": "words"}, r"MLP\.tokens must be one of 'float', 'embed', got 'words'"),
         ({"d_embed": 0}, r"MLP\.d_embed must be at least 1, got 0"),
-        ({"activation": "sine"}, r"MLP\.activation must be one of 'relu', 'gelu', 'silu', 'tanh', got 'sine'"),
-        ({"normalisation": "batch"}, r"MLP\.normalisation must be one of 'none', 'layer', 'rms', got 'batch'"),
+        (
+            {"activation": "sine"},
+            r"MLP\.activation must be one of 'relu', 'gelu', 'silu', 'tanh', got 'sine'",
+        ),
+        (
+            {"normalisation": "batch"},
+            r"MLP\.normalisation must be one of 'none', 'layer', 'rms', got 'batch'",
+        ),
         ({"residual": 1}, r"MLP\.residual must be True or False, got 1"),
-        ({"residual": True, "widths": (8, 8, 9)}, r"MLP\.residual .* make all widths equal, got \(8, 8, 9\)"),
+        (
+            {"residual": True, "widths": (8, 8, 9)},
+            r"MLP\.residual .* make all widths equal, got \(8, 8, 9\)",
+        ),
     ],
 )
 def test_mistakes_are_told_by_the_fields_name(fields, message):
@@ -191,7 +213,9 @@ def test_widths_may_be_a_list():
     assert hash(MLP([8, 8])) == hash(MLP((8, 8)))
 
 
-@pytest.mark.parametrize(("points", "code"), [((5, 3, 2), (4,)), ((5,), (4,)), ((5, 3), (4, 2)), ((5, 3), ())])
+@pytest.mark.parametrize(
+    ("points", "code"), [((5, 3, 2), (4,)), ((5,), (4,)), ((5, 3), (4, 2)), ((5, 3), ())]
+)
 def test_images_and_tables_are_refused(points, code):
     example = Batch(np.zeros(points), np.zeros((5, 2)), np.zeros(code), np.zeros(4))
     with pytest.raises(InputError, match=r"points \(n, d\) and a flat code"):
@@ -208,7 +232,9 @@ def plainly(net, x, code):
 
 
 CODES = pytest.mark.parametrize(
-    ("d_code", "num_tokens"), [(4, 0), (LONG, 0), (LONG + 1, 0), (90, 0), (4, 17), (20, 17)], ids=str
+    ("d_code", "num_tokens"),
+    [(4, 0), (LONG, 0), (LONG + 1, 0), (90, 0), (4, 17), (20, 17)],
+    ids=str,
 )
 
 
@@ -218,7 +244,11 @@ def several(d_code, num_tokens):
     net = filled(MLP((7, 6), tokens="embed", d_embed=5), d_code=d_code, num_tokens=num_tokens)
     assert (net.embedding is not None) == bool(num_tokens)
     x = rng.normal(size=(6, 5, 3)).astype(np.float32)
-    code = rng.integers(0, 17, (6, d_code)) if num_tokens else rng.normal(0, 0.3, (6, d_code)).astype(np.float32)
+    code = (
+        rng.integers(0, 17, (6, d_code))
+        if num_tokens
+        else rng.normal(0, 0.3, (6, d_code)).astype(np.float32)
+    )
     return net, x, code
 
 
@@ -232,7 +262,9 @@ def test_many_tasks_at_once_equal_the_tasks_one_by_one(d_code, num_tokens):
         np.testing.assert_allclose(prediction[i], output, atol=1e-4)
         for layer, expected in enumerate(hidden):
             np.testing.assert_allclose(activations[f"pre{layer}"][i], expected, atol=1e-4)
-            np.testing.assert_allclose(activations[f"hidden{layer}"][i], np.maximum(expected, 0), atol=1e-4)
+            np.testing.assert_allclose(
+                activations[f"hidden{layer}"][i], np.maximum(expected, 0), atol=1e-4
+            )
         alone, of_alone = call(net, x[i], code[i])
         np.testing.assert_allclose(alone, prediction[i], atol=1e-5)
         assert of_alone.keys() == activations.keys()
@@ -244,9 +276,11 @@ def test_gradients_through_many_tasks_equal_those_one_by_one(d_code, num_tokens)
     net, x, code = jax.tree.map(jnp.asarray, several(d_code, num_tokens))
     y = np.random.default_rng(3).normal(size=(6, 5, 2)).astype(np.float32)
     together = jax.jit(jax.grad(lambda net: jnp.square(net.many(x, code)[0] - y).mean()))(net)
-    alone = jax.jit(jax.grad(lambda net: jnp.square(jax.vmap(lambda a, b: plainly(net, a, b))(x, code) - y).mean()))(
-        net
-    )
+    alone = jax.jit(
+        jax.grad(
+            lambda net: jnp.square(jax.vmap(lambda a, b: plainly(net, a, b))(x, code) - y).mean()
+        )
+    )(net)
     for leaf, expected in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
         np.testing.assert_allclose(leaf, expected, atol=1e-4 * np.abs(expected).max())
         assert np.abs(expected).max() > 1e-3
@@ -255,7 +289,9 @@ def test_gradients_through_many_tasks_equal_those_one_by_one(d_code, num_tokens)
 @pytest.mark.parametrize("d_code", [4, LONG + 1], ids=["short", "long"])
 def test_products_are_in_the_type_of_the_weights(d_code):
     net, x, code = jax.tree.map(jnp.asarray, several(d_code, 0))
-    low = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16 if leaf.ndim == 2 else jnp.float32), net)
+    low = jax.tree.map(
+        lambda leaf: jnp.asarray(leaf, jnp.bfloat16 if leaf.ndim == 2 else jnp.float32), net
+    )
     assert types(low, x, code, "dot_general") == ["bf16"] * (3 if d_code == 4 else 4)
     prediction = low.many(x, code)[0]
     assert prediction.dtype == jnp.float32
@@ -265,14 +301,20 @@ def test_products_are_in_the_type_of_the_weights(d_code):
 def types(net, x, code, operation):
     """The types in which an operation is done, each time it is."""
     text = str(jax.make_jaxpr(lambda net: net.many(x, code)[0])(net))
-    return [line.split(" = ")[0].split(":")[1][:4] for line in text.splitlines() if f" = {operation}" in line]
+    return [
+        line.split(" = ")[0].split(":")[1][:4]
+        for line in text.splitlines()
+        if f" = {operation}" in line
+    ]
 
 
 @pytest.mark.parametrize("normalisation", ["layer", "rms"])
 def test_normalisations_are_in_float32_whatever_the_type_of_the_weights(normalisation):
     _, x, code = jax.tree.map(jnp.asarray, several(4, 0))
     net = jax.tree.map(jnp.asarray, filled(MLP((7, 7), normalisation=normalisation, residual=True)))
-    low = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16 if leaf.ndim == 2 else jnp.float32), net)
+    low = jax.tree.map(
+        lambda leaf: jnp.asarray(leaf, jnp.bfloat16 if leaf.ndim == 2 else jnp.float32), net
+    )
     assert types(low, x, code, "dot_general") == ["bf16"] * 3
     assert [*types(low, x, code, "rsqrt"), *types(low, x, code, "sqrt")] == ["f32["] * 2
     (_, expected), (_, found) = jax.jit(lambda: (net.many(x, code), low.many(x, code)))()

@@ -16,7 +16,9 @@ teach = jax.jit(Hyperteacher.teach, static_argnums=0)
 
 
 def small(num_layers=1):
-    return Hyperteacher(num_modules=5, num_hot=3, d_input=3, d_hidden=6, num_outputs=2, num_layers=num_layers)
+    return Hyperteacher(
+        num_modules=5, num_hot=3, d_input=3, d_hidden=6, num_outputs=2, num_layers=num_layers
+    )
 
 
 def teacher_of(family, fill):
@@ -24,7 +26,9 @@ def teacher_of(family, fill):
     d_inputs = [family.d_input] + [family.d_hidden] * (family.num_layers - 1)
     modules = tuple(fill((family.num_modules, d, family.d_hidden)) for d in d_inputs)
     biases = tuple(fill((family.num_modules, family.d_hidden)) for _ in d_inputs)
-    return jax.tree.map(jnp.float32, Teacher(modules, biases, fill((family.d_hidden, family.num_outputs))))
+    return jax.tree.map(
+        jnp.float32, Teacher(modules, biases, fill((family.d_hidden, family.num_outputs)))
+    )
 
 
 def drawn(model, family, code=None, world=None):
@@ -69,7 +73,9 @@ def test_it_has_the_same_shapes_as_the_teacher():
         family = small(num_layers)
         ours = jax.eval_shape(lambda family=family: drawn(ModularOracle(), family))
         theirs = jax.eval_shape(lambda family=family: as_student(family.init(new_key(0))))
-        assert jax.tree.map(lambda leaf: leaf.shape, ours) == jax.tree.map(lambda leaf: leaf.shape, theirs)
+        assert jax.tree.map(lambda leaf: leaf.shape, ours) == jax.tree.map(
+            lambda leaf: leaf.shape, theirs
+        )
     wide = jax.eval_shape(lambda: drawn(ModularOracle(d_hidden=64), small(2)))
     assert [layer.shape for layer in wide.modules] == [(5, 64, 3), (5, 64, 64)]
     assert [layer.shape for layer in wide.biases] == [(64, 5), (64, 5)]
@@ -78,7 +84,9 @@ def test_it_has_the_same_shapes_as_the_teacher():
 
 def test_a_rotated_code_is_undone_by_rotated_modules():
     _, world, x, z = several()
-    rotation = jnp.asarray(np.linalg.qr(np.random.default_rng(1).normal(size=(5, 5)))[0], jnp.float32)
+    rotation = jnp.asarray(
+        np.linalg.qr(np.random.default_rng(1).normal(size=(5, 5)))[0], jnp.float32
+    )
     net = as_student(world)
     rotated = Mixture(
         tuple(jnp.einsum("jm,mhi->jhi", rotation, layer) for layer in net.modules),
@@ -94,18 +102,23 @@ def test_a_rotated_code_is_undone_by_rotated_modules():
 def test_every_layer_is_a_mixture_written_out(num_layers):
     _, world, x, z = several(num_layers)
     prediction, activations = call_many(as_student(world), x, z)
-    assert activations.keys() == {f"{kind}{i}" for kind in ("pre", "hidden") for i in range(num_layers)} | {"output"}
+    assert activations.keys() == {
+        f"{kind}{i}" for kind in ("pre", "hidden") for i in range(num_layers)
+    } | {"output"}
     for task, point in np.ndindex(4, 7):
         h = np.float64(x[task, point])
         for i in range(num_layers):
             pre = sum(
-                float(z[task, m]) * (np.float64(world.modules[i][m]).T @ h + np.float64(world.biases[i][m]))
+                float(z[task, m])
+                * (np.float64(world.modules[i][m]).T @ h + np.float64(world.biases[i][m]))
                 for m in range(5)
             )
             np.testing.assert_allclose(activations[f"pre{i}"][task, point], pre, atol=1e-5)
             h = np.maximum(pre, 0)
             np.testing.assert_allclose(activations[f"hidden{i}"][task, point], h, atol=1e-5)
-        np.testing.assert_allclose(prediction[task, point], np.float64(world.readout).T @ h, atol=1e-5)
+        np.testing.assert_allclose(
+            prediction[task, point], np.float64(world.readout).T @ h, atol=1e-5
+        )
     # One task at a time: the same.
     alone, of_alone = as_student(world)(x[1], z[1])
     np.testing.assert_allclose(alone, prediction[1], atol=1e-5)
@@ -116,7 +129,9 @@ def test_every_layer_is_a_mixture_written_out(num_layers):
 def test_absent_modules_learn_nothing():
     _, world, x, _ = several(2)
     code = jnp.broadcast_to(jnp.array([0.5, 0, 1, 0, 0.7]), (4, 5))
-    slope = jax.jit(jax.grad(lambda net: jnp.square(net.many(x, code)[0] - 1).mean()))(as_student(world))
+    slope = jax.jit(jax.grad(lambda net: jnp.square(net.many(x, code)[0] - 1).mean()))(
+        as_student(world)
+    )
     for modules, biases in zip(slope.modules, slope.biases, strict=True):
         learned = np.abs(modules).max(axis=(1, 2)), np.abs(biases).max(axis=0)
         assert np.array_equal(np.stack(learned) > 0, [[True, False, True, False, True]] * 2)
@@ -124,8 +139,14 @@ def test_absent_modules_learn_nothing():
 
 def test_nothing_but_the_teachers_shapes_is_used():
     family = small(2)
-    worlds = [teacher_of(family, lambda shape, value=value: np.full(shape, value)) for value in (np.nan, 7.0)]
-    blind, other = (jax.jit(lambda world: drawn(ModularOracle(), family, world=world))(world) for world in worlds)
+    worlds = [
+        teacher_of(family, lambda shape, value=value: np.full(shape, value))
+        for value in (np.nan, 7.0)
+    ]
+    blind, other = (
+        jax.jit(lambda world: drawn(ModularOracle(), family, world=world))(world)
+        for world in worlds
+    )
     for one, same in zip(jax.tree.leaves(blind), jax.tree.leaves(other), strict=True):
         np.testing.assert_array_equal(one, same)
         assert np.isfinite(one).all()
@@ -140,7 +161,9 @@ def test_matrices_start_with_the_teachers_variance():
         assert abs(np.mean(kernel)) < 5 * np.std(kernel) / math.sqrt(kernel.size)
     assert not any(np.any(layer) for layer in net.biases)
     draws = [np.asarray(kernel).ravel()[:16_000] for kernel in (*net.modules, net.readout)]
-    assert np.abs(np.corrcoef(draws) - np.eye(3)).max() < 0.05, "layers must not share their random numbers"
+    assert np.abs(np.corrcoef(draws) - np.eye(3)).max() < 0.05, (
+        "layers must not share their random numbers"
+    )
 
 
 def test_products_are_in_the_type_of_the_weights():
@@ -148,7 +171,11 @@ def test_products_are_in_the_type_of_the_weights():
     net = as_student(world)
     low = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), net)
     text = str(jax.make_jaxpr(lambda net: net.many(x, code)[0])(low))
-    kinds = [line.split(" = ")[0].split(":")[1][:4] for line in text.splitlines() if " = dot_general[" in line]
+    kinds = [
+        line.split(" = ")[0].split(":")[1][:4]
+        for line in text.splitlines()
+        if " = dot_general[" in line
+    ]
     assert kinds == ["bf16"] * 7  # for each layer a mixture, a bias and a product, then the readout
     (_, expected), (_, found) = call_many(net, x, code), call_many(low, x, code)
     for name, h in found.items():
@@ -158,11 +185,18 @@ def test_products_are_in_the_type_of_the_weights():
 
 @pytest.mark.parametrize(
     "code",
-    [np.zeros(4, np.float32), np.zeros(250, np.float32), np.zeros(5, np.int32), np.zeros((5, 2), np.float32)],
+    [
+        np.zeros(4, np.float32),
+        np.zeros(250, np.float32),
+        np.zeros(5, np.int32),
+        np.zeros((5, 2), np.float32),
+    ],
     ids=["too short", "few-shot", "words", "sequence"],
 )
 def test_codes_that_are_no_module_weights_are_refused(code):
-    with pytest.raises(InputError, match=r"one float for each of 5 modules, got .* choose Identity or Orthogonal"):
+    with pytest.raises(
+        InputError, match=r"one float for each of 5 modules, got .* choose Identity or Orthogonal"
+    ):
         drawn(ModularOracle(), small(), code)
 
 
@@ -170,7 +204,9 @@ def test_worlds_that_are_no_hyperteacher_are_refused():
     world = teacher_of(small(), np.zeros)
     flat = world._replace(modules=(jnp.zeros((5, 6)),))
     for other in ((), {"modules": world.modules}, world._replace(modules=()), flat, world.modules):
-        with pytest.raises(InputError, match="is the hyperteacher's structure: choose family=Hyperteacher"):
+        with pytest.raises(
+            InputError, match="is the hyperteacher's structure: choose family=Hyperteacher"
+        ):
             drawn(ModularOracle(), small(), world=other)
 
 
@@ -180,7 +216,9 @@ def test_it_needs_a_world():
         ModularOracle().init(new_key(0), example, 2)
 
 
-@pytest.mark.parametrize(("width", "message"), [(-1, "at least 0, got -1"), (8.0, "a whole number, got 8.0")])
+@pytest.mark.parametrize(
+    ("width", "message"), [(-1, "at least 0, got -1"), (8.0, "a whole number, got 8.0")]
+)
 def test_mistakes_are_told_by_the_fields_name(width, message):
     with pytest.raises(InputError, match=rf"ModularOracle\.d_hidden must be {message}"):
         ModularOracle(d_hidden=width)

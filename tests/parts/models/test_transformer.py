@@ -14,7 +14,10 @@ from tests.tiny import TINY
 
 SMALL = Transformer(num_layers=2, d_model=8, num_heads=2, d_ff=12)
 LEAST = Transformer(num_layers=1, d_model=8, num_heads=2, d_ff=16)
-PROBES = tuple(rc.LinearDecodability(num_fit=32, num_seen=32, num_test=32, paper=paper) for paper in (False, True))
+PROBES = tuple(
+    rc.LinearDecodability(num_fit=32, num_seen=32, num_test=32, paper=paper)
+    for paper in (False, True)
+)
 TRUNCATED = 0.87962566  # standard deviation of a standard normal that is cut at -2 and 2
 WORDS = 17
 
@@ -30,7 +33,9 @@ KINDS = pytest.mark.parametrize("kind", CODES)
 
 def drawn(model, x, code, num_outputs=2):
     num_tokens = WORDS if np.issubdtype(code.dtype, np.integer) else 0
-    return model.init(new_key(0), Batch(x, np.zeros((len(x), num_outputs)), code, code), num_outputs, num_tokens)
+    return model.init(
+        new_key(0), Batch(x, np.zeros((len(x), num_outputs)), code, code), num_outputs, num_tokens
+    )
 
 
 def filled(kind):
@@ -57,7 +62,8 @@ def head_by_hand(q, k, v):
     out = np.zeros_like(v)
     for t in range(len(q)):
         logits = [
-            (q[t] * k[s].conj() * np.exp(1j * (t - s) * speeds)).real.sum() / np.sqrt(2 * half) for s in range(t + 1)
+            (q[t] * k[s].conj() * np.exp(1j * (t - s) * speeds)).real.sum() / np.sqrt(2 * half)
+            for s in range(t + 1)
         ]
         weights = np.exp(logits) / np.exp(logits).sum()
         out[t] = weights @ v[: t + 1]
@@ -68,14 +74,21 @@ def by_hand(net, x, code):
     """The whole network in float64, one head and one token at a time: the stream after each block, the prediction."""
     net = jax.tree.map(lambda a: np.asarray(a, np.float64), net)
     x = np.asarray(x, np.float64)
-    tokens = net.embedding.weight[code] if net.of_code is None else np.atleast_2d(code) @ net.of_code.weight.T
+    tokens = (
+        net.embedding.weight[code]
+        if net.of_code is None
+        else np.atleast_2d(code) @ net.of_code.weight.T
+    )
     h = np.concatenate([tokens, x @ net.of_point.weight.T + net.of_point.bias])
     streams = []
     for block in net.blocks:
         normed, heads = norm_by_hand(block.norm_attention, h), []
         q, k, v = (normed @ layer.weight.T for layer in (block.queries, block.keys, block.values))
         for head in (slice(0, 4), slice(4, 8)):
-            of_q, of_k = norm_by_hand(block.norm_queries, q[:, head]), norm_by_hand(block.norm_keys, k[:, head])
+            of_q, of_k = (
+                norm_by_hand(block.norm_queries, q[:, head]),
+                norm_by_hand(block.norm_keys, k[:, head]),
+            )
             heads.append(head_by_hand(of_q, of_k, v[:, head]))
         h = h + np.concatenate(heads, axis=1) @ block.attended.weight.T
         wide = norm_by_hand(block.norm_feedforward, h) @ block.widen.weight.T
@@ -123,7 +136,9 @@ def test_the_order_of_the_code_matters(kind):
 def test_the_published_student_has_its_size():
     x, code = np.zeros((16, 16), np.float32), np.zeros(16, np.float32)
     net = jax.eval_shape(lambda: drawn(Transformer(), x, code, num_outputs=16))
-    block = 4 * 256**2 + 2 * 256 * 1024 + 2 * 256 + 2 * 64  # projections, feed-forward, two norms, two norms of heads
+    block = (
+        4 * 256**2 + 2 * 256 * 1024 + 2 * 256 + 2 * 64
+    )  # projections, feed-forward, two norms, two norms of heads
     tokens, readout = 16 * 256 + (16 * 256 + 256), 256 + (256 * 16 + 16)
     assert sum(leaf.size for leaf in jax.tree.leaves(net)) == 4 * block + tokens + readout
 
@@ -132,7 +147,9 @@ def test_kernels_are_lecun_truncated_normal_biases_zero_and_gains_one():
     model = Transformer(num_layers=2, d_model=64, num_heads=2, d_ff=160)
     x, code = np.zeros((5, 40), np.float32), np.zeros(90, np.float32)
     net = jax.jit(lambda: drawn(model, x, code, num_outputs=80))()
-    assert all(isinstance(leaf, jax.Array) and leaf.dtype == np.float32 for leaf in jax.tree.leaves(net))
+    assert all(
+        isinstance(leaf, jax.Array) and leaf.dtype == np.float32 for leaf in jax.tree.leaves(net)
+    )
     kernels = [leaf for leaf in jax.tree.leaves(net) if leaf.ndim == 2]
     assert len(kernels) == 2 * 6 + 3
     for kernel in map(np.asarray, kernels):
@@ -140,7 +157,9 @@ def test_kernels_are_lecun_truncated_normal_biases_zero_and_gains_one():
         assert kernel.std() == pytest.approx(fan_in**-0.5, rel=0.06)
         assert 0.95 < np.abs(kernel).max() / (2 * fan_in**-0.5 / TRUNCATED) <= 1.0001
     square = np.stack([kernel for kernel in kernels if kernel.shape == (64, 64)]).reshape(8, -1)
-    assert np.abs(np.corrcoef(square) - np.eye(8)).max() < 0.08, "layers must not share their random numbers"
+    assert np.abs(np.corrcoef(square) - np.eye(8)).max() < 0.08, (
+        "layers must not share their random numbers"
+    )
     for path, leaf in jax.tree_util.tree_leaves_with_path(net):
         if leaf.ndim == 1:
             np.testing.assert_array_equal(leaf, 0 if "bias" in jax.tree_util.keystr(path) else 1)
@@ -149,13 +168,18 @@ def test_kernels_are_lecun_truncated_normal_biases_zero_and_gains_one():
 def test_only_words_are_embedded_and_the_recipe_can_tell():
     """`Fast` trains what is called an embedding by Adam, all other matrices by Muon."""
     for kind, expected in {"flat": [], "sequence": [], "words": [".embedding.weight"]}.items():
-        paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(filled(kind))]
+        paths = [
+            jax.tree_util.keystr(path)
+            for path, _ in jax.tree_util.tree_leaves_with_path(filled(kind))
+        ]
         assert [path for path in paths if "embedding" in path] == expected
     assert filled("words").embedding.weight.shape == (WORDS, 8)
 
 
 def lowered(net):
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.bfloat16 if leaf.ndim == 2 else jnp.float32), net)
+    return jax.tree.map(
+        lambda leaf: jnp.asarray(leaf, jnp.bfloat16 if leaf.ndim == 2 else jnp.float32), net
+    )
 
 
 def equations(jaxpr):
@@ -170,7 +194,9 @@ def equations(jaxpr):
 def test_products_are_in_the_type_of_the_weights_and_the_rest_in_float32(kind):
     kinds = {}
     for equation in equations(jax.make_jaxpr(many)(lowered(filled(kind)), X, CODES[kind]).jaxpr):
-        kinds.setdefault(equation.primitive.name, []).extend(leaf.aval.dtype.name for leaf in equation.invars)
+        kinds.setdefault(equation.primitive.name, []).extend(
+            leaf.aval.dtype.name for leaf in equation.invars
+        )
     assert set(kinds["dot_general"]) == {"bfloat16"}
     assert len(kinds["dot_general"]) / 2 == 2 * (6 + 2) + (2 if kind == "words" else 3)
     # Softmax, norms and gelu.
@@ -189,7 +215,9 @@ def test_the_gradient_of_a_word_is_summed_in_float32():
     # A sum of equal numbers stands still at 256 of them in bfloat16, and a word may occur in every task.
     slope = jax.make_jaxpr(jax.grad(lambda net, x, code: many(net, x, code)[0].sum()))
     traced = equations(slope(lowered(filled("words")), X, CODES["words"]).jaxpr)
-    sums = [equation.outvars[0].aval for equation in traced if equation.primitive.name == "scatter-add"]
+    sums = [
+        equation.outvars[0].aval for equation in traced if equation.primitive.name == "scatter-add"
+    ]
     assert [(total.shape, total.dtype.name) for total in sums] == [((WORDS, 8), "float32")]
 
 
@@ -197,7 +225,10 @@ def test_the_gradient_of_a_word_is_summed_in_float32():
     ("fields", "message"),
     [
         ({"num_heads": 3}, r"num_heads=3 must divide d_model=256 .*or a multiple of 6 as d_model"),
-        ({"d_model": 12}, r"num_heads=4 must divide d_model=12 into heads of even size.*a multiple of 8"),
+        (
+            {"d_model": 12},
+            r"num_heads=4 must divide d_model=12 into heads of even size.*a multiple of 8",
+        ),
         ({"num_layers": 0}, r"Transformer\.num_layers must be at least 1, got 0"),
         ({"d_model": 0}, r"Transformer\.d_model must be at least 1, got 0"),
         ({"num_heads": 0}, r"Transformer\.num_heads must be at least 1, got 0"),
@@ -210,7 +241,9 @@ def test_mistakes_are_told_by_the_fields_name(fields, message):
         Transformer(**fields)
 
 
-@pytest.mark.parametrize("x", [np.zeros((5, 3, 2)), np.zeros(5), np.zeros((5, 3), int), {"board": np.zeros((5, 3))}])
+@pytest.mark.parametrize(
+    "x", [np.zeros((5, 3, 2)), np.zeros(5), np.zeros((5, 3), int), {"board": np.zeros((5, 3))}]
+)
 def test_points_that_are_no_vectors_are_refused(x):
     example = Batch(x, np.zeros((5, 2)), np.zeros(4), np.zeros(4))
     with pytest.raises(InputError, match=r"points \(n, d\) of floats"):
@@ -219,11 +252,19 @@ def test_points_that_are_no_vectors_are_refused(x):
 
 @pytest.mark.parametrize(
     ("code", "num_tokens"),
-    [(np.zeros(()), 0), (np.zeros((4, 2, 2)), 0), (np.zeros(4, int), 0), (np.zeros(4), 9), (np.zeros((4, 2), int), 9)],
+    [
+        (np.zeros(()), 0),
+        (np.zeros((4, 2, 2)), 0),
+        (np.zeros(4, int), 0),
+        (np.zeros(4), 9),
+        (np.zeros((4, 2), int), 9),
+    ],
 )
 def test_codes_that_are_no_sequence_are_refused(code, num_tokens):
     example = Batch(np.zeros((5, 3)), np.zeros((5, 2)), code, np.zeros(4))
-    with pytest.raises(InputError, match=r"a flat code, a sequence \(l, d\) of vectors or \(l,\) of words"):
+    with pytest.raises(
+        InputError, match=r"a flat code, a sequence \(l, d\) of vectors or \(l,\) of words"
+    ):
         LEAST.init(new_key(0), example, 2, num_tokens)
 
 
@@ -231,7 +272,10 @@ def test_codes_that_are_no_sequence_are_refused(code, num_tokens):
     ("encoding", "changes"),
     [
         (rc.Identity(), {"diagnostics": PROBES[:1]}),
-        (rc.FewShot(num_pairs=4, sequence=True), {"recipe": rc.Paper(learning_rate=0.01), "diagnostics": PROBES[1:]}),
+        (
+            rc.FewShot(num_pairs=4, sequence=True),
+            {"recipe": rc.Paper(learning_rate=0.01), "diagnostics": PROBES[1:]},
+        ),
         (rc.Language(), {"recipe": rc.Fast(precision="bfloat16")}),
     ],
     ids=["identity", "few-shot", "language"],
@@ -243,7 +287,10 @@ def test_it_trains(encoding, changes):
     for probe in changes.get("diagnostics", ()):
         for name in ("block0", "output", "code"):
             assert np.isfinite(rows[f"{probe.label}/{name}/test/r2"]).all()
-        deepest, last = rows[f"{probe.label}/deepest/test/r2"], rows[f"{probe.label}/block0/test/r2"]
+        deepest, last = (
+            rows[f"{probe.label}/deepest/test/r2"],
+            rows[f"{probe.label}/block0/test/r2"],
+        )
         np.testing.assert_array_equal(deepest, last)
 
 
@@ -255,8 +302,13 @@ def test_points_apart_do_not_see_each_other():
     sizes = {"num_layers": 2, "d_model": 8, "num_heads": 2, "d_ff": 16}
     together, apart = (drawn(Transformer(**sizes, apart=a), x, code) for a in (False, True))
     other = x.at[1].add(1.0)
-    moved = [np.abs(net(other, code)[0] - net(x, code)[0]).max(axis=1) > 1e-4 for net in (together, apart)]
+    moved = [
+        np.abs(net(other, code)[0] - net(x, code)[0]).max(axis=1) > 1e-4
+        for net in (together, apart)
+    ]
     assert moved[0].tolist() == [False, True, True, True, True]
     assert moved[1].tolist() == [False, True, False, False, False]
-    assert (np.abs(apart(x, code + 1)[0] - apart(x, code)[0]).max(axis=1) > 1e-4).all(), "all of them see the code"
+    assert (np.abs(apart(x, code + 1)[0] - apart(x, code)[0]).max(axis=1) > 1e-4).all(), (
+        "all of them see the code"
+    )
     np.testing.assert_allclose(apart(x, code)[0][0], together(x, code)[0][0], atol=1e-5)

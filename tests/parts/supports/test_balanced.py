@@ -25,14 +25,18 @@ def test_counts_are_within_one_wherever_the_bound_allows(num_modules, num_hot, f
     table = khot_table(num_modules, num_hot)
     num_train = len(table) - round(frac_test * len(table))
     rng = np.random.default_rng(seed)
-    if num_train in (0, len(table)) or not feasible(num_train, min(num_hot, num_modules), num_modules):
+    if num_train in (0, len(table)) or not feasible(
+        num_train, min(num_hot, num_modules), num_modules
+    ):
         with pytest.raises(InputError):
             Balanced().parts(table, rng, frac_test)
     else:
         check_split(table, Balanced().parts(table, rng, frac_test), num_train)
 
 
-@pytest.mark.parametrize(("num_modules", "num_hot"), [(2, 2), (4, 2), (5, 3), (6, 2), (6, 3), (5, 5)])
+@pytest.mark.parametrize(
+    ("num_modules", "num_hot"), [(2, 2), (4, 2), (5, 3), (6, 2), (6, 3), (5, 5)]
+)
 def test_every_possible_number_of_train_tasks(num_modules, num_hot):
     table = khot_table(num_modules, num_hot)
     sizes = [n for n in range(1, len(table)) if feasible(n, num_hot, num_modules)]
@@ -51,7 +55,9 @@ def test_on_the_bound_the_tasks_form_a_chain(num_modules, num_hot, seed):
     parts = Balanced().parts(table, np.random.default_rng(seed), 1 - num_train / len(table))
     check_split(table, parts, num_train)
     spare = num_train * (num_hot - 1) + 1 - num_modules
-    assert np.count_nonzero(table[parts == 1].sum(0) == 2) in range(num_train - 1, num_train + spare)
+    assert np.count_nonzero(table[parts == 1].sum(0) == 2) in range(
+        num_train - 1, num_train + spare
+    )
 
 
 @pytest.mark.parametrize(("keep", "frac_test"), [(0.3, 0.25), (0.3, 0.9), (0.02, 0.5)])
@@ -65,7 +71,9 @@ def test_a_sampled_table_is_balanced_by_search(keep, frac_test):
 
 def test_tasks_that_share_their_modules_are_chosen_once_each():
     table = np.repeat(khot_table(8, 3), 3, axis=0)
-    check_split(table, Balanced().parts(table, np.random.default_rng(0), 0.4), round(0.6 * len(table)))
+    check_split(
+        table, Balanced().parts(table, np.random.default_rng(0), 0.4), round(0.6 * len(table))
+    )
 
 
 def test_an_impossible_balance_is_an_error_that_gives_the_spread():
@@ -91,7 +99,9 @@ def test_no_module_is_favoured():
 
 def test_the_draw_depends_on_the_generator_alone():
     table = khot_table(10, 3)
-    one, same, other = (Balanced().parts(table, np.random.default_rng(seed), 0.5) for seed in (1, 1, 2))
+    one, same, other = (
+        Balanced().parts(table, np.random.default_rng(seed), 0.5) for seed in (1, 1, 2)
+    )
     assert (one == same).all()
     assert (one != other).any()
 

@@ -47,7 +47,10 @@ def test_test_tasks_mix_the_groups_and_no_other_task_does(frac_test):
 def test_the_groups_are_as_even_as_the_fraction_allows():
     # Mixed tasks of g and 6-g modules, pairs only: 5, 8, 9 of 21 tasks.
     table = khot_table(6, 2)
-    sizes = [len(components(split(table, Disconnected(), f / 21)[1])[-1]) for f in (5, 7.4, 8, 8.9, 9, 12)]
+    sizes = [
+        len(components(split(table, Disconnected(), f / 21)[1])[-1])
+        for f in (5, 7.4, 8, 8.9, 9, 12)
+    ]
     assert sizes == [1, 1, 2, 2, 3, 3]
 
 

@@ -22,7 +22,8 @@ def test_the_law_gives_the_number_of_train_tasks(support, num_train):
 def test_runs_that_differ_in_the_law_share_their_test_tasks():
     table = khot_table(12, 3)
     linear, quadratic = (
-        support.parts(table, np.random.default_rng(3), 0.25) for support in (Growing(), Growing("quadratic"))
+        support.parts(table, np.random.default_rng(3), 0.25)
+        for support in (Growing(), Growing("quadratic"))
     )
     assert ((linear == 2) == (quadratic == 2)).all()
     assert np.count_nonzero(quadratic == 1) == 1.5 * np.count_nonzero(linear == 1)
@@ -39,7 +40,9 @@ def test_test_tasks_leave_enough_to_connect_the_modules(seed):
 
 def test_impossible_laws_are_errors():
     rng = np.random.default_rng(0)
-    with pytest.raises(InputError, match=r"linear law wants 64 train tasks, frac_test=0.25 leaves 27 of 36"):
+    with pytest.raises(
+        InputError, match=r"linear law wants 64 train tasks, frac_test=0.25 leaves 27 of 36"
+    ):
         Growing().parts(khot_table(8, 2), rng, 0.25)
     with pytest.raises(InputError, match=r"cannot connect 8 modules .*raise factor"):
         Growing(factor=0.5).parts(khot_table(8, 2), rng, 0.25)

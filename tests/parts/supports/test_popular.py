@@ -11,7 +11,9 @@ from tests.tables import khot_table
 
 def least_cover(train, num_popular):
     """The fewest train tasks that any choice of popular modules leaves out."""
-    return min((~train[:, list(c)].any(1)).sum() for c in combinations(range(train.shape[1]), num_popular))
+    return min(
+        (~train[:, list(c)].any(1)).sum() for c in combinations(range(train.shape[1]), num_popular)
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -54,5 +56,7 @@ def test_bad_numbers_are_errors():
         Popular().parts(table, np.random.default_rng(0), 0.25)
     with pytest.raises(InputError, match="frac_filler must be below 1"):
         Popular(frac_filler=1)
-    with pytest.raises(InputError, match=r"cannot connect 8 modules .*lower frac_test or frac_filler"):
+    with pytest.raises(
+        InputError, match=r"cannot connect 8 modules .*lower frac_test or frac_filler"
+    ):
         Popular().parts(khot_table(8, 2), np.random.default_rng(0), 0.9)

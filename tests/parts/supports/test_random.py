@@ -9,7 +9,9 @@ from recombine.parts.supports.random import Random
 from tests.tables import khot_table
 
 
-@pytest.mark.parametrize(("num_modules", "num_hot"), [(2, 2), (4, 2), (5, 3), (6, 2), (6, 3), (5, 5)])
+@pytest.mark.parametrize(
+    ("num_modules", "num_hot"), [(2, 2), (4, 2), (5, 3), (6, 2), (6, 3), (5, 5)]
+)
 def test_succeeds_exactly_where_the_bound_allows(num_modules, num_hot):
     table = khot_table(num_modules, num_hot)
     num_possible = 0
@@ -39,7 +41,9 @@ def test_the_tightest_set_is_a_tree(seed):
 
 def test_the_error_gives_the_numbers_and_advice_that_works():
     table = khot_table(16, 3)
-    with pytest.raises(InputError, match=r"3 train tasks of at most 3 .*3\*2\+1 = 7 < 16.*at most 0\.988 ") as e:
+    with pytest.raises(
+        InputError, match=r"3 train tasks of at most 3 .*3\*2\+1 = 7 < 16.*at most 0\.988 "
+    ) as e:
         Random().parts(table, np.random.default_rng(0), 1 - 3 / len(table))
     assert "\n" not in str(e.value)
     parts = Random().parts(table, np.random.default_rng(0), 0.988)
@@ -50,7 +54,9 @@ def test_the_error_gives_the_numbers_and_advice_that_works():
 
 def test_the_draw_depends_on_the_generator_alone():
     table = khot_table(10, 3)
-    one, same, other = (Random().parts(table, np.random.default_rng(seed), 0.5) for seed in (1, 1, 2))
+    one, same, other = (
+        Random().parts(table, np.random.default_rng(seed), 0.5) for seed in (1, 1, 2)
+    )
     assert (one == same).all()
     assert (one != other).any()
 

@@ -53,7 +53,9 @@ class Language:
     def __post_init__(self):
         check(self, num_modules=1, num_hot=1, length=4, num_letters=4)
         most = len(OPERATIONS)
-        require(self.num_modules <= most, f"num_modules must be at most {most}, got {self.num_modules}")
+        require(
+            self.num_modules <= most, f"num_modules must be at most {most}, got {self.num_modules}"
+        )
         told = f"num_hot must be at most num_modules={self.num_modules}, got {self.num_hot}"
         require(self.num_hot <= self.num_modules, told)
         require(
@@ -61,7 +63,9 @@ class Language:
             f"length must be even, since operations swap its halves and its pairs, got {self.length}",
         )
         most = len(LETTERS)
-        require(self.num_letters <= most, f"num_letters must be at most {most}, got {self.num_letters}")
+        require(
+            self.num_letters <= most, f"num_letters must be at most {most}, got {self.num_letters}"
+        )
 
     @property
     def operations(self) -> list[str]:

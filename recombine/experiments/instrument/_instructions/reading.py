@@ -36,12 +36,18 @@ def record(model: Any, language: Language, texts: list[str]) -> dict[str, dict[s
     n = language.length
 
     def pool(tokens: torch.Tensor) -> torch.Tensor:
-        return torch.stack([tokens[:, -2 * n - 1], tokens[:, -n], tokens[:, -n:].float().mean(dim=1)], dim=1)
+        return torch.stack(
+            [tokens[:, -2 * n - 1], tokens[:, -n], tokens[:, -n:].float().mean(dim=1)], dim=1
+        )
 
     with tempfile.TemporaryDirectory() as folder, _quiet():
-        found = Pretrained(save(model, language, Path(folder)), pool=pool, progress=False).record(texts, BATCH)
+        found = Pretrained(save(model, language, Path(folder)), pool=pool, progress=False).record(
+            texts, BATCH
+        )
     split = {name: rows.reshape(len(rows), len(PLACES), -1) for name, rows in found.items()}
-    return {place: {name: rows[:, i] for name, rows in split.items()} for i, place in enumerate(PLACES)}
+    return {
+        place: {name: rows[:, i] for name, rows in split.items()} for i, place in enumerate(PLACES)
+    }
 
 
 @contextlib.contextmanager
@@ -70,12 +76,18 @@ class Reading:
         rare = rarity(self.tasks.iloc[unseen], self.tasks[parts == 1])
         self.rows: Any = pd.DataFrame({"number": unseen, "failed": failed[unseen], "rarity": rare})
         names = np.array(language.operations)
-        self.rows["instruction"] = [" and ".join(names[row > 0]) for row in language.tasks()[unseen]]
+        self.rows["instruction"] = [
+            " and ".join(names[row > 0]) for row in language.tasks()[unseen]
+        ]
         self.rows["num_hot"] = self.tasks.iloc[unseen].sum(axis=1).to_numpy()
         self.facts: dict[str, Any] = {}
 
     def read(
-        self, name: str, layers: dict[str, np.ndarray], partners: np.ndarray | None = None, by: Any = "best"
+        self,
+        name: str,
+        layers: dict[str, np.ndarray],
+        partners: np.ndarray | None = None,
+        by: Any = "best",
     ) -> None:
         """Fit probes on train instructions, each asked for its own operations or for a partner's, and rank the rest by
         the best read layer, or by all of them."""
@@ -88,7 +100,9 @@ class Reading:
         new = {layer: rows[held] for layer, rows in there.items()}
         ranking = probe.rank(factors[held], new, numbers[held]).set_index("combination")
         self.rows[name] = ranking["error"].reindex(self.rows["number"].astype(str)).to_numpy()
-        scores: Any = probe.scores_[probe.scores_["layer"] == probe.layer_].groupby("split")["score"].mean()
+        scores: Any = (
+            probe.scores_[probe.scores_["layer"] == probe.layer_].groupby("split")["score"].mean()
+        )
         self.facts |= {f"{name}/layer": probe.layer_, f"{name}/seen": scores["seen"]}
         self.facts[f"{name}/unseen"] = scores["held out"]
 
@@ -106,12 +120,20 @@ class Reading:
         return {
             f"{name}/{told}{score}": found
             for told, rows in (("", self.rows), ("longest/", longest))
-            for score, found in zip(("spearman", "auroc"), _scores(rows[name], rows["failed"]), strict=True)
+            for score, found in zip(
+                ("spearman", "auroc"), _scores(rows[name], rows["failed"]), strict=True
+            )
         }
 
 
 def look(
-    group: Students, number: int, seed: int, parts: np.ndarray, told: np.ndarray, doubt: np.ndarray, failed: np.ndarray
+    group: Students,
+    number: int,
+    seed: int,
+    parts: np.ndarray,
+    told: np.ndarray,
+    doubt: np.ndarray,
+    failed: np.ndarray,
 ) -> list[dict[str, Any]]:
     """A row of one student, then one for each of its unseen instructions.
 

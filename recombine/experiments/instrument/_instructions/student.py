@@ -76,7 +76,9 @@ def untrained(language: Language, size: Size, seed: int) -> Any:
 
 def tokenizer(language: Language) -> Any:
     """Words as tokens, for whoever loads a saved student."""
-    tokenizers, transformers = (importlib.import_module(name) for name in ("tokenizers", "transformers"))
+    tokenizers, transformers = (
+        importlib.import_module(name) for name in ("tokenizers", "transformers")
+    )
     words = {word: number for number, word in enumerate(language.words)}
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token=AND))
     made.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
@@ -106,8 +108,12 @@ class Sentences:
     def draw(self, tasks: Tensor) -> tuple[Tensor, Tensor]:
         """For each task a sentence up to its equals sign, words in any order, and the right answer."""
         n, shape = self.language.length, tasks.shape
-        given = torch.randint(self.language.num_letters, (*shape, n), generator=self.rng, device=tasks.device)
-        order = torch.randint(self.instructions.shape[1], shape, generator=self.rng, device=tasks.device)
+        given = torch.randint(
+            self.language.num_letters, (*shape, n), generator=self.rng, device=tasks.device
+        )
+        order = torch.randint(
+            self.instructions.shape[1], shape, generator=self.rng, device=tasks.device
+        )
         told = self.instructions[tasks, order]
         taken = given.gather(-1, self.where[tasks])
         answer = self.becomes[tasks].gather(-1, taken[..., None])[..., 0]
@@ -129,7 +135,9 @@ class Sentences:
 class Students:
     """Students of one size that are trained at once, each on its own train tasks and from its own seed."""
 
-    def __init__(self, language: Language, size: Size, seeds: Sequence[int], train: Sequence[np.ndarray]):
+    def __init__(
+        self, language: Language, size: Size, seeds: Sequence[int], train: Sequence[np.ndarray]
+    ):
         self.language, self.size = language, size
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.models = [untrained(language, size, seed).to(self.device) for seed in seeds]
@@ -142,7 +150,9 @@ class Students:
     def logits(self, tokens: Tensor, num: int) -> Tensor:
         """What each student says after the last `num` tokens: students x sentences x num x words."""
         length = tokens.shape[-1]
-        hidden = torch.full((length, length), -1e9, device=self.device).triu(1)[None, None]  # a 4d mask is taken as is
+        hidden = torch.full((length, length), -1e9, device=self.device).triu(1)[
+            None, None
+        ]  # a 4d mask is taken as is
         places = torch.arange(length, device=self.device)[None]
         common = {"use_cache": False, "logits_to_keep": num}
 
@@ -150,19 +160,29 @@ class Students:
             told = {"input_ids": mine, "attention_mask": hidden, "position_ids": places}
             return functional_call(self.skeleton, (weights, buffers), (), told | common).logits
 
-        with torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda", cache_enabled=False):
+        with torch.autocast(
+            self.device, torch.bfloat16, enabled=self.device == "cuda", cache_enabled=False
+        ):
             return vmap(one)(self.weights, self.buffers, tokens).float()
 
     def learn(self, seed: int) -> None:
         """Train all of them."""
-        size, sentences, length = self.size, Sentences(self.language, self.device, seed), self.language.length
+        size, sentences, length = (
+            self.size,
+            Sentences(self.language, self.device, seed),
+            self.language.length,
+        )
         rate = torch.tensor(0.0, device=self.device)
         fast: Any = {"fused": True, "capturable": True} if self.device == "cuda" else {}
-        optimiser = torch.optim.AdamW(self.weights.values(), rate, BETAS, weight_decay=size.weight_decay, **fast)
+        optimiser = torch.optim.AdamW(
+            self.weights.values(), rate, BETAS, weight_decay=size.weight_decay, **fast
+        )
 
         def step(tokens: Tensor) -> None:
             logits, answer = self.logits(tokens[..., :-1], length), tokens[..., -length:]
-            losses = torch.nn.functional.cross_entropy(logits.flatten(0, -2), answer.flatten(), reduction="none")
+            losses = torch.nn.functional.cross_entropy(
+                logits.flatten(0, -2), answer.flatten(), reduction="none"
+            )
             optimiser.zero_grad()
             (losses.sum() / answer[0].numel()).backward()  # the sum over students of their means
             optimiser.step()
@@ -171,7 +191,9 @@ class Students:
         told = f"training {len(self.models)} students of width {size.width}, steps"
         with Meter(told, size.num_steps) as meter, _aside(self.device):
             for number in range(size.num_steps):
-                tokens = torch.cat(sentences.draw(sentences.choose(self.train, size.batch_size)), dim=-1)
+                tokens = torch.cat(
+                    sentences.draw(sentences.choose(self.train, size.batch_size)), dim=-1
+                )
                 rate.fill_(size.learning_rate * self._rate(number))
                 if number == EAGER and self.device == "cuda":
                     taken = _captured(step, tokens)
@@ -186,7 +208,9 @@ class Students:
         """The learning rate's course: a straight rise, then half a cosine."""
         start = max(1, round(WARM_UP * self.size.num_steps))
         rest = (step - start) / max(1, self.size.num_steps - start)
-        return (step + 1) / start if step < start else 0.5 * (1 + math.cos(math.pi * min(1.0, rest)))
+        return (
+            (step + 1) / start if step < start else 0.5 * (1 + math.cos(math.pi * min(1.0, rest)))
+        )
 
     @torch.no_grad()
     def answer(self, asked: Tensor) -> tuple[Tensor, Tensor]:
@@ -197,7 +221,10 @@ class Students:
             tokens, doubt = part, torch.zeros(part.shape[:2], device=part.device)
             for _ in range(self.language.length):
                 best, token = self.logits(tokens, 1).log_softmax(dim=-1).max(dim=-1)
-                tokens, doubt = torch.cat([tokens, token], dim=-1), doubt - best[..., 0] / self.language.length
+                tokens, doubt = (
+                    torch.cat([tokens, token], dim=-1),
+                    doubt - best[..., 0] / self.language.length,
+                )
             written.append(tokens[..., part.shape[-1] :])
             doubts.append(doubt)
         return torch.cat(written, dim=1), torch.cat(doubts, dim=1)

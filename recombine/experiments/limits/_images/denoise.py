@@ -38,7 +38,9 @@ def level(t: Array) -> tuple[Array, Array]:
     return jnp.cos(t * jnp.pi / 2), jnp.sin(t * jnp.pi / 2)
 
 
-def loss(net: Any, key: PRNGKeyArray, scenes: Scenes, codes: Array, num_codes: Array, batch: int) -> Array:
+def loss(
+    net: Any, key: PRNGKeyArray, scenes: Scenes, codes: Array, num_codes: Array, batch: int
+) -> Array:
     """The weighted squared error of the predicted images, on fresh ones of the first `num_codes` codes."""
     which, draw, hide, when = jax.random.split(key, 4)
     code = codes[jax.random.randint(which, (batch,), 0, num_codes)]
@@ -46,7 +48,9 @@ def loss(net: Any, key: PRNGKeyArray, scenes: Scenes, codes: Array, num_codes: A
     code = jax.vmap(scenes.vary)(keys, code)
     image = jax.vmap(scenes.draw)(keys, code)
     noise = jax.random.normal(hide, image.shape)
-    t = (jnp.arange(batch) + jax.random.uniform(when, (batch,))) / batch  # one level in each of `batch` equal parts
+    t = (
+        jnp.arange(batch) + jax.random.uniform(when, (batch,))
+    ) / batch  # one level in each of `batch` equal parts
     share, much = (part[:, None, None, None] for part in level(t))
     predicted, _ = jax.vmap(net)(share * image + much * noise, t, code)
     return jnp.mean(((predicted - image) / jnp.maximum(much, LEAST)) ** 2)
@@ -78,8 +82,12 @@ class Shape(NamedTuple):
             params: Any = jax.vmap(lambda key: UNet(jax.random.fold_in(key, 0), *about))(keys)
             return params, params, jax.vmap(optimizer.init)(params)
 
-        def one(params: Any, mean: Any, moments: Any, i: Array, key: Array, codes: Array, num: Array) -> Any:
-            gradient = jax.grad(loss)(params, jax.random.fold_in(key, i + 1), scenes, codes, num, self.batch)
+        def one(
+            params: Any, mean: Any, moments: Any, i: Array, key: Array, codes: Array, num: Array
+        ) -> Any:
+            gradient = jax.grad(loss)(
+                params, jax.random.fold_in(key, i + 1), scenes, codes, num, self.batch
+            )
             update, moments = optimizer.update(gradient, moments, params)
             params = optax.apply_updates(params, update)
             keep = jnp.minimum(KEEP, (i + 1) / (i + 10))
@@ -89,7 +97,9 @@ class Shape(NamedTuple):
         step: Any = jax.vmap(one, (0, 0, 0, None, 0, 0, 0))
 
         def advance(state: Any, first: Array, count: Array, *about: Array) -> Any:
-            return jax.lax.fori_loop(first, first + count, lambda i, now: step(*now, i, *about), state)
+            return jax.lax.fori_loop(
+                first, first + count, lambda i, now: step(*now, i, *about), state
+            )
 
         keys = jnp.stack([new_key(0)] * self.num)
         number = jax.ShapeDtypeStruct((), jnp.int32)
@@ -128,7 +138,9 @@ def train(
 
 
 def _optimizer(num_steps: int) -> optax.GradientTransformation:
-    rate = optax.warmup_cosine_decay_schedule(0, RATE, min(200, num_steps // 5 + 1), num_steps + 1, RATE / 50)
+    rate = optax.warmup_cosine_decay_schedule(
+        0, RATE, min(200, num_steps // 5 + 1), num_steps + 1, RATE / 50
+    )
     return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate))
 
 
@@ -149,9 +161,13 @@ class Making(NamedTuple):
 
     def _compiled(self, net: Any, d_code: int) -> Any:
         levels = jnp.linspace(1.0, 0.0, self.num_steps + 1)
-        places = [min(round(fraction * self.num_steps), self.num_steps - 1) for fraction in self.kept]
+        places = [
+            min(round(fraction * self.num_steps), self.num_steps - 1) for fraction in self.kept
+        ]
 
-        def make(net: Any, codes: Array, key: Array, first: Array) -> tuple[Array, dict[str, Array]]:
+        def make(
+            net: Any, codes: Array, key: Array, first: Array
+        ) -> tuple[Array, dict[str, Array]]:
             keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(first + jnp.arange(self.num))
             image = jax.vmap(lambda own: jax.random.normal(own, (SIDE, SIDE, 3)))(keys)
 
@@ -185,7 +201,12 @@ def at_once(count: int) -> int:
 
 
 def sample(
-    net: Any, codes: np.ndarray, seed: int, num_steps: int = 50, kept: Sequence[float] = (0.5,), num: int = 0
+    net: Any,
+    codes: np.ndarray,
+    seed: int,
+    num_steps: int = 50,
+    kept: Sequence[float] = (0.5,),
+    num: int = 0,
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Images of the codes, and the activations on the way, by layer and fraction of the steps that were done."""
     making = Making(num_steps, tuple(kept), num or at_once(len(codes)))
@@ -196,4 +217,6 @@ def sample(
         image, seen = program(net, some, new_key(seed), np.int32(start))
         images.append(np.asarray(image)[:left])
         parts.append({name: np.asarray(value)[:left] for name, value in seen.items()})
-    return np.concatenate(images), {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return np.concatenate(images), {
+        name: np.concatenate([part[name] for part in parts]) for name in parts[0]
+    }

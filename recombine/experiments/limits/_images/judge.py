@@ -51,7 +51,9 @@ def _parts(scenes: Scenes, scores: Array) -> list[Array]:
 
 def _loss(judge: Judge, scenes: Scenes, images: Array, codes: Array) -> Array:
     total = jnp.float32(0)
-    for score, code in zip(_parts(scenes, jax.vmap(judge)(images)), _parts(scenes, codes), strict=True):
+    for score, code in zip(
+        _parts(scenes, jax.vmap(judge)(images)), _parts(scenes, codes), strict=True
+    ):
         one = optax.sigmoid_binary_cross_entropy(score, code) if score.shape[-1] == 1 else None
         total += jnp.mean(optax.softmax_cross_entropy(score, code) if one is None else one)
     return total / len(scenes.blocks)
@@ -90,7 +92,11 @@ def right(judge: Judge, scenes: Scenes, images: np.ndarray, codes: np.ndarray) -
     for start in range(0, len(images), 2048):
         scores = _scores(judge, jnp.asarray(images[start : start + 2048]))
         told = _parts(scenes, jnp.asarray(codes[start : start + 2048]))
-        found.append(np.stack([_same(s, c) for s, c in zip(_parts(scenes, scores), told, strict=True)], axis=1))
+        found.append(
+            np.stack(
+                [_same(s, c) for s, c in zip(_parts(scenes, scores), told, strict=True)], axis=1
+            )
+        )
     return np.concatenate(found)
 
 

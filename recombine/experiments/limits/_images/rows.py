@@ -25,9 +25,13 @@ def students(rows: Any, *scenes: str) -> Any:
     """One line for each student: how many unseen combinations it gets right, and how well failures were ranked."""
     made = last(rows, *scenes)
     unseen = made[made["unseen"]]
-    found = unseen.groupby(KEYS)[[c for c in rows if "/" in str(c) and not str(c).startswith("meta/")]].first()
+    found = unseen.groupby(KEYS)[
+        [c for c in rows if "/" in str(c) and not str(c).startswith("meta/")]
+    ].first()
     found["unseen"] = unseen.groupby(KEYS)["right"].mean()
-    found["off"] = (unseen["right"] - unseen["product"]).abs().groupby([unseen[key] for key in KEYS]).mean()
+    found["off"] = (
+        (unseen["right"] - unseen["product"]).abs().groupby([unseen[key] for key in KEYS]).mean()
+    )
     found["seen"] = made[~made["unseen"]].groupby(KEYS)["right"].mean()
     return found.reset_index()
 
@@ -43,7 +47,11 @@ def emerges(rows: Any, distance: int) -> float:
     """The logarithm of the steps of training after which half of the images at a distance are right; where the last
     step does not bring them, one doubling more."""
     near = rows[rows["distance"] == distance].groupby("trained_for")["right"].mean()
-    return float(np.log2(min(needed(near.index, near, 0.5), 2 * near.index.max()))) if len(near) else np.nan
+    return (
+        float(np.log2(min(needed(near.index, near, 0.5), 2 * near.index.max())))
+        if len(near)
+        else np.nan
+    )
 
 
 def later(rows: Any) -> float:
@@ -70,7 +78,9 @@ def _far(rows: Any) -> Any:
 def ahead(rows: Any, other: str, only: str = "") -> float:
     """How many more are right after the star than after another split of the cube, of the combinations (of a size) that
     are unseen in both."""
-    made = rows[(rows["trained_for"] == rows["num_steps"]) & rows["combination"].str.startswith(only)]
+    made = rows[
+        (rows["trained_for"] == rows["num_steps"]) & rows["combination"].str.startswith(only)
+    ]
     found = made.groupby(["combination", "scenes"])["right"].mean().unstack()
     return float((found["star"] - found[other]).mean()) if {"star", other} <= set(found) else np.nan
 

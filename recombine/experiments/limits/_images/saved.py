@@ -33,7 +33,10 @@ def load(path: Path, like: Any) -> Any:
     """The network that is in a file, laid out as `like` (arrays, or their shapes); another layout is refused."""
     found, wanted = read_activations(path), _named(like)
     lacks = sorted(set(wanted) - set(found))
-    require(not lacks, f"{path} holds another network: it lacks {(*lacks, '')[0]!r}; write it anew (--scale full)")
+    require(
+        not lacks,
+        f"{path} holds another network: it lacks {(*lacks, '')[0]!r}; write it anew (--scale full)",
+    )
     other = [name for name, leaf in wanted.items() if found[name].shape != leaf.shape]
     told = f"{path} holds a network of another size: {(*other, '')[0]!r} differs"
     require(not other, f"{told}; write it anew (--scale full)")
@@ -42,4 +45,7 @@ def load(path: Path, like: Any) -> Any:
 
 
 def _named(net: Any) -> dict[str, Any]:
-    return {jax.tree_util.keystr(path).lstrip("."): leaf for path, leaf in jax.tree.leaves_with_path(net)}
+    return {
+        jax.tree_util.keystr(path).lstrip("."): leaf
+        for path, leaf in jax.tree.leaves_with_path(net)
+    }

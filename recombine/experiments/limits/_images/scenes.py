@@ -31,7 +31,11 @@ COLOURS = {
     "violet": (0.7, 0.2, 0.85),
     "white": (0.97, 0.97, 0.97),
 }
-SIZES = {"small": 4.4, "large": 9.2, "medium": 6.5}  # half the side, in pixels; two of them: the extremes
+SIZES = {
+    "small": 4.4,
+    "large": 9.2,
+    "medium": 6.5,
+}  # half the side, in pixels; two of them: the extremes
 FLAT = 0.55  # of its height that a flat ellipse lacks
 CORNERS = np.array([(x, y) for y in (-1, 1) for x in (-1, 1)], np.float32) * SIDE / 4
 
@@ -53,7 +57,9 @@ def _drawn(shape: Array, radius: Array, place: Float[Array, "2"]) -> Float[Array
     """How much of every pixel an object covers, from 0 to 1."""
     axis = jnp.arange(SIDE) - (SIDE - 1) / 2
     x, y = axis[None, :] - place[0], axis[:, None] - place[1]
-    every = jnp.stack([jnp.broadcast_to(distance(i, x, y, radius), (SIDE, SIDE)) for i in range(len(SHAPES))])
+    every = jnp.stack(
+        [jnp.broadcast_to(distance(i, x, y, radius), (SIDE, SIDE)) for i in range(len(SHAPES))]
+    )
     return jnp.clip(0.5 - every[shape], 0, 1)
 
 
@@ -70,8 +76,15 @@ class Things:
     num_sizes: int = 3
 
     def __post_init__(self) -> None:
-        for count, all_there in ((self.num_shapes, SHAPES), (self.num_colours, COLOURS), (self.num_sizes, SIZES)):
-            require(2 <= count <= len(all_there), f"a factor has 2 to {len(all_there)} values, got {count}")
+        for count, all_there in (
+            (self.num_shapes, SHAPES),
+            (self.num_colours, COLOURS),
+            (self.num_sizes, SIZES),
+        ):
+            require(
+                2 <= count <= len(all_there),
+                f"a factor has 2 to {len(all_there)} values, got {count}",
+            )
 
     @property
     def blocks(self) -> tuple[int, ...]:
@@ -87,7 +100,11 @@ class Things:
     def codes(self) -> np.ndarray:
         """All combinations, as a model is told them."""
         return np.concatenate(
-            [np.eye(n, dtype=np.float32)[v] for n, v in zip(self.blocks, self.values.T, strict=True)], 1
+            [
+                np.eye(n, dtype=np.float32)[v]
+                for n, v in zip(self.blocks, self.values.T, strict=True)
+            ],
+            1,
         )
 
     @property
@@ -95,7 +112,9 @@ class Things:
         """All combinations by name, a line each."""
         names = [np.array(SHAPES), np.array(list(COLOURS)), np.array(list(SIZES))]
         columns = ("shape", "colour", "size")
-        return pd.DataFrame({c: n[v] for c, n, v in zip(columns, names, self.values.T, strict=True)})
+        return pd.DataFrame(
+            {c: n[v] for c, n, v in zip(columns, names, self.values.T, strict=True)}
+        )
 
     def vary(self, key: PRNGKeyArray, code: Float[Array, " code"]) -> Float[Array, " code"]:
         """What is told of one drawing: here the code of its combination."""
@@ -105,11 +124,15 @@ class Things:
         """One image of a code, from -1 to 1."""
         place, shade, light = jax.random.split(key, 3)
         first, second = np.cumsum(self.blocks)[:2]
-        shape, colour, size = (jnp.argmax(part) for part in jnp.split(code, [int(first), int(second)]))
+        shape, colour, size = (
+            jnp.argmax(part) for part in jnp.split(code, [int(first), int(second)])
+        )
         radius = jnp.array(list(SIZES.values()))[size]
         room = SIDE / 2 - radius - 1.5
         centre = jax.random.uniform(place, (2,), minval=-1, maxval=1) * jnp.minimum(room, 5)
-        paint = jnp.array(list(COLOURS.values()))[colour] * jax.random.uniform(light, (), minval=0.85)
+        paint = jnp.array(list(COLOURS.values()))[colour] * jax.random.uniform(
+            light, (), minval=0.85
+        )
         ground = jnp.full((SIDE, SIDE, 3), jax.random.uniform(shade, (), minval=0.0, maxval=0.12))
         return 2 * _painted(ground, _drawn(shape, radius, centre), paint) - 1
 
@@ -122,8 +145,12 @@ class Crowd:
     most: int = 3
 
     def __post_init__(self) -> None:
-        require(2 <= self.num_kinds <= 36, f"there are 2 to 36 kinds of objects, got {self.num_kinds}")
-        require(1 <= self.most <= min(4, self.num_kinds), f"1 to 4 objects have room, got {self.most}")
+        require(
+            2 <= self.num_kinds <= 36, f"there are 2 to 36 kinds of objects, got {self.num_kinds}"
+        )
+        require(
+            1 <= self.most <= min(4, self.num_kinds), f"1 to 4 objects have room, got {self.most}"
+        )
 
     @property
     def blocks(self) -> tuple[int, ...]:
@@ -133,13 +160,19 @@ class Crowd:
     @functools.cached_property
     def codes(self) -> np.ndarray:
         """All combinations, as a model is told them."""
-        sets = [s for n in range(1, self.most + 1) for s in itertools.combinations(range(self.num_kinds), n)]
+        sets = [
+            s
+            for n in range(1, self.most + 1)
+            for s in itertools.combinations(range(self.num_kinds), n)
+        ]
         return np.array([np.isin(np.arange(self.num_kinds), s) for s in sets], np.float32)
 
     @property
     def factors(self) -> pd.DataFrame:
         """All combinations by name: a column of booleans for each kind."""
-        return pd.DataFrame(self.codes.astype(bool), columns=[_kind(i) for i in range(self.num_kinds)])
+        return pd.DataFrame(
+            self.codes.astype(bool), columns=[_kind(i) for i in range(self.num_kinds)]
+        )
 
     def vary(self, key: PRNGKeyArray, code: Float[Array, " code"]) -> Float[Array, " code"]:
         """What is told of one drawing: here the code of its combination."""
@@ -183,11 +216,15 @@ class Cube:
     codes: ClassVar[np.ndarray] = values.astype(np.float32)
 
     def __post_init__(self) -> None:
-        require(0 <= self.spread < 0.5, f"spread must be at least 0 and below .5, got {self.spread}")
+        require(
+            0 <= self.spread < 0.5, f"spread must be at least 0 and below .5, got {self.spread}"
+        )
 
     def vary(self, key: PRNGKeyArray, code: Float[Array, " code"]) -> Float[Array, " code"]:
         """What is told of one drawing: how flat, blue and large it is, near to what its combination has."""
-        return code + jax.random.uniform(jax.random.fold_in(key, 1), (3,), minval=-self.spread, maxval=self.spread)
+        return code + jax.random.uniform(
+            jax.random.fold_in(key, 1), (3,), minval=-self.spread, maxval=self.spread
+        )
 
     def draw(self, key: PRNGKeyArray, code: Float[Array, " code"]) -> Float[Array, "side side 3"]:
         """One image of a code, from -1 to 1."""
@@ -196,7 +233,9 @@ class Cube:
         radius = SIZES["small"] + (SIZES["large"] - SIZES["small"]) * size
         red, blue = (jnp.array(COLOURS[name]) for name in ("red", "blue"))
         paint = jnp.clip(red + (blue - red) * blueness, 0, 1)
-        centre = jax.random.uniform(place, (2,), minval=-1, maxval=1) * jnp.clip(SIDE / 2 - radius - 1.5, 0, 5)
+        centre = jax.random.uniform(place, (2,), minval=-1, maxval=1) * jnp.clip(
+            SIDE / 2 - radius - 1.5, 0, 5
+        )
         ground = jnp.full((SIDE, SIDE, 3), jax.random.uniform(shade, (), maxval=0.12))
         axis = jnp.arange(SIDE) - (SIDE - 1) / 2
         x, y, height = axis[None] - centre[0], axis[:, None] - centre[1], radius * (1 - FLAT * flat)

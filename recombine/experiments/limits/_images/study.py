@@ -34,7 +34,14 @@ STOPS = (50, 100, 150, 200, 300, 400, 600, 800, 1200, 1600)  # steps at which th
 SHOWN = 2  # images of an unseen combination that are kept, of cells that are shown
 LEVELS = 15.5  # half the number of brightnesses of these, less a half
 PROBED = 6  # images of a combination that probes read
-TRAINING = ("scenes", "num_train", "width", "seed", "num_steps", "batch")  # what of a cell its weights depend on
+TRAINING = (
+    "scenes",
+    "num_train",
+    "width",
+    "seed",
+    "num_steps",
+    "batch",
+)  # what of a cell its weights depend on
 Cell = dict[str, Any]
 COMMITTED = Path(__file__).parent / "weights"
 
@@ -54,11 +61,16 @@ def trained(name: str, num_train: int, seed: int) -> np.ndarray:
     """The combinations that are trained: those of a split, or random ones in which every value is there."""
     scenes = scenes_of(name)
     if isinstance(scenes, Cube):
-        return np.array([row for row, values in enumerate(scenes.values) if tuple(values) in CUBE[name]])
+        return np.array(
+            [row for row, values in enumerate(scenes.values) if tuple(values) in CUBE[name]]
+        )
     rng = np.random.default_rng(seed)
     drawn = (rng.permutation(len(scenes.codes))[:num_train] for _ in range(10_000))
     found = next((rows for rows in drawn if scenes.codes[rows].any(axis=0).all()), None)
-    require(found is not None, f"{num_train} random combinations of {name} do not hold every value: take more")
+    require(
+        found is not None,
+        f"{num_train} random combinations of {name} do not hold every value: take more",
+    )
     return np.sort(np.asarray(found))
 
 
@@ -72,7 +84,13 @@ def group_of(cell: Cell, cells: Sequence[Cell]) -> list[Cell]:
     """The cells whose models train together with this one's: of one kind of scene, one width and one training."""
 
     def about(one: Cell) -> tuple[Any, ...]:
-        return scenes_of(one["scenes"]), telling(one["scenes"]), one["width"], one["num_steps"], one["batch"]
+        return (
+            scenes_of(one["scenes"]),
+            telling(one["scenes"]),
+            one["width"],
+            one["num_steps"],
+            one["batch"],
+        )
 
     return [one for one in cells if about(one) == about(cell)]
 
@@ -80,7 +98,12 @@ def group_of(cell: Cell, cells: Sequence[Cell]) -> list[Cell]:
 def _shape(group: Sequence[Cell]) -> denoise.Shape:
     one = group[0]
     return denoise.Shape(
-        scenes_of(one["scenes"]), one["width"], one["num_steps"], one["batch"], len(group), telling(one["scenes"])
+        scenes_of(one["scenes"]),
+        one["width"],
+        one["num_steps"],
+        one["batch"],
+        len(group),
+        telling(one["scenes"]),
     )
 
 
@@ -113,7 +136,10 @@ def prepare(cells: Sequence[Cell]) -> None:
         scenes = scenes_of(cell["scenes"])
         _shape(group_of(cell, cells)).begin()
         _making(cell).begin(_like(cell["scenes"], cell["width"]), scenes.codes.shape[1])
-        ahead.begin(("judge", scenes, cell["judged"]), lambda scenes=scenes, cell=cell: _judged(scenes, cell["judged"]))
+        ahead.begin(
+            ("judge", scenes, cell["judged"]),
+            lambda scenes=scenes, cell=cell: _judged(scenes, cell["judged"]),
+        )
 
 
 def nets_of(
@@ -134,7 +160,11 @@ def nets_of(
             for i, one in enumerate(group):
                 if stop in (*_stops(one), one["num_steps"]):
                     about = {name: str(one[name]) for name in TRAINING} | {"stop": str(stop)}
-                    saved.save(_file(folder, one, stop), jax.tree.map(lambda leaf, i=i: leaf[i], nets), about)
+                    saved.save(
+                        _file(folder, one, stop),
+                        jax.tree.map(lambda leaf, i=i: leaf[i], nets),
+                        about,
+                    )
     like = _like(cell["scenes"], cell["width"])
     return {stop: saved.load(file, like) for stop, file in wanted.items()}
 
@@ -199,10 +229,14 @@ def looked_at(net: Any, rows: np.ndarray, cell: Cell, probed: bool) -> list[dict
     told, scores = {}, {}
     if probed:
         few = np.tile(np.arange(per) < PROBED, len(there))
-        told, scores = expected(scenes, number[few], held, {name: x[few] for name, x in seen.items()}, 1 - share)
+        told, scores = expected(
+            scenes, number[few], held, {name: x[few] for name, x in seen.items()}, 1 - share
+        )
     images = images.reshape(len(there), per, *images.shape[1:])
     shown = held & (probed and cell["shown"])
-    images = np.round((images + 1) * LEVELS) / LEVELS - 1  # a third of the bytes, and nobody sees it
+    images = (
+        np.round((images + 1) * LEVELS) / LEVELS - 1
+    )  # a third of the bytes, and nobody sees it
     return [
         {
             "combination": _name(scenes, int(row)),
@@ -229,7 +263,11 @@ def _name(scenes: Scenes, row: int) -> str:
 
 
 def expected(
-    scenes: Scenes, number: np.ndarray, held: np.ndarray, seen: dict[str, np.ndarray], failure: np.ndarray
+    scenes: Scenes,
+    number: np.ndarray,
+    held: np.ndarray,
+    seen: dict[str, np.ndarray],
+    failure: np.ndarray,
 ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
     """The expected failure of each unseen combination, from its activations, from probes of other combinations' factors
     and from how rare its pairs are; and how well each ranks what failed."""
@@ -242,8 +280,14 @@ def expected(
     fit, told, scores = {}, {}, {}
     for name, rows in (("expected", number), ("control", other[number]), ("rare", number)):
         if name != "rare":
-            layers = seen if name == "expected" else {fit["expected"].layer_: seen[fit["expected"].layer_]}
-            fit[name] = Decodability().fit(layers, factors.iloc[rows].reset_index(drop=True), names[number], unseen)
+            layers = (
+                seen
+                if name == "expected"
+                else {fit["expected"].layer_: seen[fit["expected"].layer_]}
+            )
+            fit[name] = Decodability().fit(
+                layers, factors.iloc[rows].reset_index(drop=True), names[number], unseen
+            )
         probe = fit["expected" if name == "rare" else name]
         ranking = probe.rank(new, None if name == "rare" else seen[probe.layer_][unseen], new_names)
         told[name] = np.full(len(held), np.nan)

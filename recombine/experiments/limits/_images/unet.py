@@ -38,7 +38,9 @@ class Conv(eqx.Module):
     bias: Array
     side: int = eqx.field(static=True)
 
-    def __init__(self, key: PRNGKeyArray, d_in: int, d_out: int, side: int = 3, scale: float = 1.0) -> None:
+    def __init__(
+        self, key: PRNGKeyArray, d_in: int, d_out: int, side: int = 3, scale: float = 1.0
+    ) -> None:
         self.side = side
         self.weight = scale * jax.nn.initializers.lecun_normal()(key, (side * side * d_in, d_out))
         self.bias = jnp.zeros(d_out)
@@ -46,7 +48,9 @@ class Conv(eqx.Module):
     def __call__(self, x: Float[Array, "h w a"]) -> Float[Array, "h w b"]:
         """What the layer makes of the channels."""
         reach, (height, width, _) = self.side // 2, x.shape
-        x = x.astype(jnp.bfloat16) if jax.default_backend() == "gpu" else x  # patches are most of the memory
+        x = (
+            x.astype(jnp.bfloat16) if jax.default_backend() == "gpu" else x
+        )  # patches are most of the memory
         padded = jnp.pad(x, ((reach, reach), (reach, reach), (0, 0)))
         places = [(i, j) for i in range(self.side) for j in range(self.side)]
         near = [padded[i : i + height, j : j + width] for i, j in places]
@@ -87,7 +91,9 @@ class Block(eqx.Module):
         self.told = linear(keys[2], d_told, 2 * d_out)
         self.around = None if d_in == d_out else Conv(keys[3], d_in, d_out, side=1)
 
-    def __call__(self, x: Float[Array, "h w c"], told: Float[Array, " told"]) -> Float[Array, "h w d"]:
+    def __call__(
+        self, x: Float[Array, "h w c"], told: Float[Array, " told"]
+    ) -> Float[Array, "h w d"]:
         """What the block makes of the channels."""
         scale, shift = jnp.split(self.told(told), 2)
         h = self.first(jax.nn.silu(self.norms[0](x)))
@@ -104,12 +110,18 @@ class Attention(eqx.Module):
 
     def __init__(self, key: PRNGKeyArray, width: int) -> None:
         draw, keys = jax.nn.initializers.lecun_normal(), jax.random.split(key)
-        self.norm, self.look, self.out = Norm(width), draw(keys[0], (width, 3 * width)), draw(keys[1], (width, width))
+        self.norm, self.look, self.out = (
+            Norm(width),
+            draw(keys[0], (width, 3 * width)),
+            draw(keys[1], (width, width)),
+        )
 
     def __call__(self, x: Float[Array, "h w c"]) -> Float[Array, "h w c"]:
         """What a look around makes of the channels."""
         parts = product(self.norm(x).reshape(-1, x.shape[-1]), self.look)
-        query, key, value = (part.reshape(len(part), HEADS, -1) for part in jnp.split(parts, 3, axis=-1))
+        query, key, value = (
+            part.reshape(len(part), HEADS, -1) for part in jnp.split(parts, 3, axis=-1)
+        )
         seen = jax.nn.dot_product_attention(query[None], key[None], value[None])[0]
         return x + product(seen.reshape(x.shape), self.out)
 
@@ -126,7 +138,9 @@ class Together(eqx.Module):
         self.code = linear(next(keys), sum(blocks), d_told)
         self.both = linear(next(keys), d_told, d_told)
 
-    def __call__(self, waves: Float[Array, " waves"], code: Float[Array, " code"]) -> Float[Array, " told"]:
+    def __call__(
+        self, waves: Float[Array, " waves"], code: Float[Array, " code"]
+    ) -> Float[Array, " told"]:
         """What blocks are told."""
         return jax.nn.silu(self.both(jax.nn.silu(self.noise(waves) + self.code(code))))
 
@@ -145,10 +159,15 @@ class Apart(eqx.Module):
         self.first = tuple(linear(own[i, 0], size, d_told) for i, size in enumerate(sizes))
         self.then = tuple(linear(own[i, 1], d_told, d_told) for i in range(len(sizes)))
 
-    def __call__(self, waves: Float[Array, " waves"], code: Float[Array, " code"]) -> Float[Array, " told"]:
+    def __call__(
+        self, waves: Float[Array, " waves"], code: Float[Array, " code"]
+    ) -> Float[Array, " told"]:
         """What blocks are told."""
         parts = jnp.split(jnp.concatenate([waves, code]), self.ends)
-        told = [then(jax.nn.silu(first(part))) for first, then, part in zip(self.first, self.then, parts, strict=True)]
+        told = [
+            then(jax.nn.silu(first(part)))
+            for first, then, part in zip(self.first, self.then, parts, strict=True)
+        ]
         return jnp.stack(told).sum(0)
 
 
@@ -167,7 +186,9 @@ class UNet(eqx.Module):
     outlet: tuple[Norm, Conv]
     tell: Together | Apart
 
-    def __init__(self, key: PRNGKeyArray, width: int, blocks: Sequence[int], told: str = "together") -> None:
+    def __init__(
+        self, key: PRNGKeyArray, width: int, blocks: Sequence[int], told: str = "together"
+    ) -> None:
         keys = iter(jax.random.split(key, 16))
         d_told, colours, low = 4 * width, 3 * PATCH * PATCH, 2 * width
         self.tell = TELL[told](keys, blocks, d_told)
@@ -183,7 +204,10 @@ class UNet(eqx.Module):
         self.outlet = Norm(width), Conv(next(keys), width, colours, scale=0.0)  # begin with 0
 
     def __call__(
-        self, image: Float[Array, "side side 3"], noise: Float[Array, ""], code: Float[Array, " code"]
+        self,
+        image: Float[Array, "side side 3"],
+        noise: Float[Array, ""],
+        code: Float[Array, " code"],
     ) -> tuple[Float[Array, "side side 3"], dict[str, Array]]:
         """The image without its noise, and every level's activations in the mean over the image."""
         angle = noise * 1000 * jnp.exp(-jnp.log(1e4) * jnp.arange(WAVES) / WAVES)
@@ -199,7 +223,9 @@ class UNet(eqx.Module):
         h = self.attention(self.middle(h, told))
         seen["middle"] = h.mean((0, 1))
         for i in reversed(range(len(self.up))):
-            h = jnp.concatenate([h if h.shape[:2] == kept[i].shape[:2] else _doubled(h), kept[i]], axis=-1)
+            h = jnp.concatenate(
+                [h if h.shape[:2] == kept[i].shape[:2] else _doubled(h), kept[i]], axis=-1
+            )
             for block in self.up[i]:
                 h = block(h, told)
             seen[f"up{i}"] = h.mean((0, 1))

@@ -47,7 +47,10 @@ def test_tables_do_what_the_operations_do_one_after_the_other(sizes):
 def test_every_task_is_another_function_and_none_does_nothing(sizes):
     language = Language(*sizes)
     where, becomes = language.functions(language.tasks())
-    nothing = np.arange(language.length), np.tile(np.arange(language.num_letters), (language.length, 1))
+    nothing = (
+        np.arange(language.length),
+        np.tile(np.arange(language.num_letters), (language.length, 1)),
+    )
     known = {(one.tobytes(), other.tobytes()) for one, other in zip(where, becomes, strict=True)}
     assert len(known) == len(language.tasks())
     assert (nothing[0].tobytes(), nothing[1].tobytes()) not in known

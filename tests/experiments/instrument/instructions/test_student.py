@@ -9,7 +9,12 @@ torch = pytest.importorskip("torch", reason="students need the extra torch")
 pytest.importorskip("transformers", reason="students need the extra torch")
 from recombine.experiments.instrument._instructions.grammar import Language  # noqa: E402
 from recombine.experiments.instrument._instructions.reading import PLACES, Reading, record  # noqa: E402
-from recombine.experiments.instrument._instructions.student import Sentences, Size, Students, untrained  # noqa: E402
+from recombine.experiments.instrument._instructions.student import (  # noqa: E402
+    Sentences,
+    Size,
+    Students,
+    untrained,
+)
 
 LANGUAGE = Language(3, 2, 4, 4)
 SIZE = Size(32, 1, 8, 8, 3e-3)
@@ -36,7 +41,9 @@ def test_sentences_have_their_answers():
         told, given = tokens[:4], tokens[4:8]
         task = LANGUAGE.tasks()[row // 5]
         named = {LANGUAGE.words[token] for token in told} & set(LANGUAGE.operations)
-        assert named == {name for name, there in zip(LANGUAGE.operations, task, strict=True) if there}
+        assert named == {
+            name for name, there in zip(LANGUAGE.operations, task, strict=True) if there
+        }
         assert LANGUAGE.words[tokens[8]] == "="
         assert (becomes[row // 5][np.arange(4), given[where[row // 5]]] == right).all()
 
@@ -160,14 +167,23 @@ def test_places_are_where_they_are_said_to_be():
     true = (true[0] if isinstance(true, tuple) else true).numpy()
     assert LANGUAGE.words[tokens[0, 3]] == ":"
     assert LANGUAGE.words[tokens[0, 8]] == "="
-    for place, rows in (("asked", true[:, 3]), ("start", true[:, 8]), ("answer", true[:, 8:].mean(axis=1))):
+    for place, rows in (
+        ("asked", true[:, 3]),
+        ("start", true[:, 8]),
+        ("answer", true[:, 8:].mean(axis=1)),
+    ):
         assert np.allclose(found[place]["layers.0"], rows, atol=1e-4), place
 
 
-def planted(language: Language, noise: np.ndarray, num_read: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
+def planted(
+    language: Language, noise: np.ndarray, num_read: int, rng: np.random.Generator
+) -> dict[str, np.ndarray]:
     """A layer that tells the operations but for noise of this size, and one that tells nothing."""
     tasks = language.tasks().repeat(num_read, axis=0)
-    told = np.concatenate([tasks, tasks], axis=1) + rng.normal(size=(len(tasks), 2 * tasks.shape[1])) * noise
+    told = (
+        np.concatenate([tasks, tasks], axis=1)
+        + rng.normal(size=(len(tasks), 2 * tasks.shape[1])) * noise
+    )
     return {"layers.0": rng.normal(size=told.shape), "layers.1": told}
 
 

@@ -25,7 +25,9 @@ class Oracle(eqx.Module):
 def test_an_oracle_of_the_noise_makes_its_image():
     images, _ = denoise.sample(Oracle(), CUBE.codes, 0, num_steps=20)
     wanted = CUBE.codes @ np.linspace(-0.3, 0.3, 6)
-    np.testing.assert_allclose(images, np.broadcast_to(wanted[:, None, None, None], images.shape), atol=1e-3)
+    np.testing.assert_allclose(
+        images, np.broadcast_to(wanted[:, None, None, None], images.shape), atol=1e-3
+    )
 
 
 def test_activations_are_of_the_fraction_that_is_asked_for():
@@ -100,7 +102,11 @@ def test_training_lowers_the_loss():
     first, last = dict(denoise.train(shape, [np.arange(8)], [0], (1,))).values()
     codes, key = jnp.array(CUBE.codes), new_key(5)
     before, after = (
-        float(denoise.loss(jax.tree.map(lambda leaf: leaf[0], nets), key, CUBE, codes, jnp.int32(8), 64))
+        float(
+            denoise.loss(
+                jax.tree.map(lambda leaf: leaf[0], nets), key, CUBE, codes, jnp.int32(8), 64
+            )
+        )
         for nets in (first, last)
     )
     assert after < 0.8 * before

@@ -44,7 +44,9 @@ def test_single_numbers_keep_their_shape(tmp_path):
     assert found["['x']"].shape == ()
 
 
-@pytest.mark.parametrize("path", sorted(study.COMMITTED.glob("*.safetensors")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted(study.COMMITTED.glob("*.safetensors")), ids=lambda path: path.stem
+)
 def test_committed_weights_are_read_bit_for_bit(path):
     found, expected = read_activations(path), load_file(path)
     assert set(found) == set(expected)

@@ -5,12 +5,22 @@ import numpy as np
 import pytest
 
 from recombine.basics.errors import InputError
-from recombine.experiments.limits._images.scenes import COLOURS, FLAT, SIDE, SIZES, Crowd, Cube, Things
+from recombine.experiments.limits._images.scenes import (
+    COLOURS,
+    FLAT,
+    SIDE,
+    SIZES,
+    Crowd,
+    Cube,
+    Things,
+)
 from recombine.parts.prng import new_key
 
 
 def drawings(scenes, code, count=16):
-    return np.asarray(jax.vmap(lambda key: scenes.draw(key, code))(jax.random.split(new_key(0), count)))
+    return np.asarray(
+        jax.vmap(lambda key: scenes.draw(key, code))(jax.random.split(new_key(0), count))
+    )
 
 
 def inked(images):
@@ -82,9 +92,13 @@ def test_the_cube_tells_how_flat_how_blue_and_how_large_each_drawing_is():
 @pytest.mark.parametrize("flat", [0, 0.3, 1])
 @pytest.mark.parametrize("size", [0, 0.3, 1])
 def test_the_cube_draws_an_ellipse_of_the_size_and_the_height_that_it_is_told(flat, size):
-    ink = drawings(Cube(), np.array([flat, 0, size], np.float32)).max(-1) > 0  # at least half of a pixel
+    ink = (
+        drawings(Cube(), np.array([flat, 0, size], np.float32)).max(-1) > 0
+    )  # at least half of a pixel
     radius = SIZES["small"] + (SIZES["large"] - SIZES["small"]) * size
-    np.testing.assert_allclose(ink.sum((1, 2)).mean(), np.pi * radius**2 * (1 - FLAT * flat), rtol=0.1)
+    np.testing.assert_allclose(
+        ink.sum((1, 2)).mean(), np.pi * radius**2 * (1 - FLAT * flat), rtol=0.1
+    )
     places = [np.argwhere(one) for one in ink]
     tall, wide = np.mean([np.ptp(place, axis=0) + 1 for place in places], axis=0)
     assert tall / wide == pytest.approx(1 - FLAT * flat, abs=0.1)

@@ -30,7 +30,9 @@ def small(monkeypatch):
 
 def test_what_is_trained_is_what_a_split_says():
     things, cube = Things(), Cube()
-    star, failing = (cube.values[study.trained(name, 4, 0)].tolist() for name in ("star", "failing"))
+    star, failing = (
+        cube.values[study.trained(name, 4, 0)].tolist() for name in ("star", "failing")
+    )
     assert sorted(star) == [[0, 0, 0], [0, 0, 1], [0, 1, 0], [1, 0, 0]]
     assert sorted(failing) == [[0, 0, 0], [0, 1, 0], [1, 0, 0], [1, 1, 1]]
     rows = study.trained("things", 18, 1)
@@ -60,7 +62,9 @@ def test_a_group_is_trained_once_and_kept(tmp_path, monkeypatch):
     assert told[-1] == "1 models of width 8 train: 4 of 4 steps"
     assert list(study.nets_of(THINGS[1], cells, tmp_path)) == [4]
     study.nets_of(THINGS[0], cells, tmp_path)
-    assert trained == [1, 2], "one program for a kind of scenes, and what is kept is not trained again"
+    assert trained == [1, 2], (
+        "one program for a kind of scenes, and what is kept is not trained again"
+    )
     next(tmp_path.glob("things-90-*")).unlink()
     study.nets_of(THINGS[1], cells, tmp_path)
     assert trained == [1, 2, 2]
@@ -78,7 +82,9 @@ def test_rows_tell_what_was_made_and_what_was_expected(tmp_path):
     assert rows[0]["combination"] == "small red disc"
     assert (tmp_path / "judge-things.safetensors").is_file()
     cube = study.study(STAR, [STAR], tmp_path)
-    assert [(row["trained_for"], row["distance"]) for row in cube[:8]] == [(2, d) for d in (0, 0, 0, 1, 0, 1, 1, 2)]
+    assert [(row["trained_for"], row["distance"]) for row in cube[:8]] == [
+        (2, d) for d in (0, 0, 0, 1, 0, 1, 1, 2)
+    ]
     assert {row["trained_for"] for row in cube} == {2, 4}
     assert "expected" not in cube[0], "eight combinations are too few for probes"
 
@@ -132,15 +138,29 @@ def test_ranks_are_those_of_the_definition():
 
 
 def test_networks_of_the_cube_are_told_as_their_name_says():
-    tellings = {name: study.telling(name) for name in ("star", "failing", "joined", "things", "crowd")}
-    assert tellings == {"star": "apart", "failing": "apart", **dict.fromkeys(("joined", "things", "crowd"), "together")}
+    tellings = {
+        name: study.telling(name) for name in ("star", "failing", "joined", "things", "crowd")
+    }
+    assert tellings == {
+        "star": "apart",
+        "failing": "apart",
+        **dict.fromkeys(("joined", "things", "crowd"), "together"),
+    }
     shared = {"num_train": 4, "width": 8, "num_steps": 2, "batch": 2}
-    cells = [shared | {"scenes": name, "seed": seed} for name in ("star", "failing", "joined") for seed in range(2)]
+    cells = [
+        shared | {"scenes": name, "seed": seed}
+        for name in ("star", "failing", "joined")
+        for seed in range(2)
+    ]
     for cell in cells:
         group = study.group_of(cell, cells)
         assert {study.telling(one["scenes"]) for one in group} == {study.telling(cell["scenes"])}
         assert len(group) == (2 if cell["scenes"] == "joined" else 4)
         shape = study._shape(group)
         assert (shape.told, shape.num) == (study.telling(cell["scenes"]), len(group))
-    assert study.trained("joined", 4, 0).tolist() == study.trained("star", 4, 0).tolist() == [0, 1, 2, 4]
+    assert (
+        study.trained("joined", 4, 0).tolist()
+        == study.trained("star", 4, 0).tolist()
+        == [0, 1, 2, 4]
+    )
     assert study.trained("failing", 4, 0).tolist() == [0, 2, 4, 7]

@@ -25,7 +25,9 @@ def test_a_convolution_is_one():
     x = jax.random.normal(new_key(1), (7, 6, 3))
     kernel = conv.weight.reshape(3, 3, 3, 5)
     numbers = ("NHWC", "HWIO", "NHWC")
-    wanted = jax.lax.conv_general_dilated(x[None], kernel, (1, 1), "SAME", dimension_numbers=numbers)[0]
+    wanted = jax.lax.conv_general_dilated(
+        x[None], kernel, (1, 1), "SAME", dimension_numbers=numbers
+    )[0]
     np.testing.assert_allclose(conv(x), wanted, atol=1e-5)
 
 
@@ -62,10 +64,17 @@ def test_a_network_begins_with_no_noise_and_shows_every_level(told):
 def test_what_a_factor_adds_depends_on_others_unless_it_is_told_apart(told, adds_up):
     tell = TELL[told](iter(jax.random.split(new_key(0), 8)), (2, 1), 32)
     waves = jnp.ones(2 * WAVES)
-    shape, other, small, large = jnp.array([1.0, 0]), jnp.array([0, 1.0]), jnp.array([0.0]), jnp.array([1.0])
+    shape, other, small, large = (
+        jnp.array([1.0, 0]),
+        jnp.array([0, 1.0]),
+        jnp.array([0.0]),
+        jnp.array([1.0]),
+    )
 
     def grown(one):
-        return tell(waves, jnp.concatenate([one, large])) - tell(waves, jnp.concatenate([one, small]))
+        return tell(waves, jnp.concatenate([one, large])) - tell(
+            waves, jnp.concatenate([one, small])
+        )
 
     assert np.abs(grown(shape)).max() > 0.01, "it is told the size"
     assert np.allclose(grown(shape), grown(other), atol=1e-5) == adds_up
