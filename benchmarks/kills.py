@@ -1,10 +1,11 @@
-"""Kills one sweep again and again, with SIGKILL, and lets it go on: nothing may be lost, repeated or changed.
+"""Kill a sweep many times with SIGKILL and resume it: no row may be lost, repeated or changed.
 
     python benchmarks/kills.py --kills 50 --out results/kills.json
 
-Half of the kills come at a random moment, the others while a file is being written: rows, a checkpoint or the notes.
-Chunks are short and parts are compacted often, so that kills fall into everything that a sweep does. The reference is
-the same sweep, left alone; rows are compared bit for bit, apart from the columns about time and machine (meta/*).
+Half of the kills are at a random time. The others are while a file is written: rows, a checkpoint
+or metadata. Chunks are short and parts are compacted often, so that kills hit every operation of a
+sweep. The reference is the same sweep without kills. Rows are compared bit for bit, except for the
+columns about time and machine (meta/*).
 """
 
 import argparse
@@ -18,20 +19,20 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from recombine.basics.atomic_io import holder
+from recombine.basics.atomic_io import lock_owner
 from recombine.storage import status
 from recombine.storage.table import Table
 
 SWEEP = """
 import recombine as rc
-from recombine import writer
+from recombine.training import row_writer
 
-writer.MAX_PARTS = 3
+row_writer.MAX_PARTS = 3
 
 BASE = rc.Run(
     family=rc.Hyperteacher(num_modules=6, num_hot=2, d_input=4, d_hidden=4, num_outputs=3),
@@ -40,156 +41,186 @@ BASE = rc.Run(
 )
 
 def runs(scale):
-    return rc.sweep(BASE, model__widths=[(16, 16), (24, 24), (32, 32)], frac_test=[0.3, 0.5], seed=range({num_seeds}))
+    widths = [(16, 16), (24, 24), (32, 32)]
+    return rc.sweep(BASE, model__widths=widths, frac_test=[0.3, 0.5], seed=range({num_seeds}))
 """
+COUNTS = (
+    "kills",
+    "random",  # kills at a random time
+    "writing",  # kills while a file was written: one of the next three
+    "rows",
+    "checkpoints",
+    "notes",  # metadata
+    "with_rows",  # kills after which some runs were finished
+    "resumed",  # kills that left a checkpoint
+    "sweeps",
+)
+MAX_WIDTH = 4  # runs in a chunk
+FOLDERS = ("rows", "checkpoints", "")  # where files are written; "" has the metadata
+MAX_WAIT = 2  # seconds for a file in one of these folders, before any file counts
+POLL_SECONDS = 0.0005
 
 
 def survive(
-    folder: Path, kills: int, sweep: str, delay: float = 2, tell: Any = print
-) -> dict[str, Any]:
-    """Kill a sweep so many times, let it finish, compare it with one that was left alone; the counts.
+    folder: Path, kills: int, sweep: str, delay: float = 2, log: Callable[[str], None] = print
+) -> dict[str, int]:
+    """Kill a sweep so many times, let it finish, and compare it with one without kills.
 
-    A sweep that is over before all kills are done is begun once more, in a new folder.
+    A sweep that finishes before all kills are done is started again in a new folder. Returns
+    counts.
     """
-    rng, experiment, whole = random.Random(0), folder / "sweep.py", folder / "whole"
+    rng = random.Random(0)
+    experiment = folder / "sweep.py"
     experiment.write_text(sweep)
-    assert _start(experiment, whole).wait() == 0, "the sweep itself fails"
-    counts: Counter[str] = Counter(kills=0, random=0, writing=0, rows=0, checkpoints=0, notes=0)
-    counts |= Counter(with_rows=0, resumed=0, sweeps=0)
+    reference = folder / "whole"
+    assert _start(experiment, reference).wait() == 0, "the sweep itself fails"
+    counts: Counter[str] = Counter(dict.fromkeys(COUNTS, 0))
     while not counts["sweeps"] or counts["kills"] < kills:
         counts["sweeps"] += 1
         out = folder / f"killed-{counts['sweeps']}"
-        while True:
-            kind = (
-                min(("random", "writing"), key=lambda kind: counts[kind])
-                if counts["kills"] < kills
-                else "never"
-            )
-            process = _start(experiment, out)
-            hit = _kill(
-                process, kind, out, rng.uniform(0, delay), rng.choice(["rows", "checkpoints", ""])
-            )
-            if hit is None:
-                break
-            finished = len(Table(out).finished())
-            counts.update(["kills", hit, *(["writing"] if hit != "random" else [])])
-            counts["with_rows"] += finished > 0
-            counts["resumed"] += any(out.glob("checkpoints/*.eqx"))
-            tell(
-                f"{counts['kills']} kills, the last at {hit}, {finished} runs finished in sweep {counts['sweeps']}"
-            )
-        counts.update(_compared(whole, out))
+        _kill_until_finished(experiment, out, kills, delay, rng, counts, log)
+        counts.update(_compare(reference, out))
     return dict(counts)
 
 
+def _kill_until_finished(
+    experiment: Path,
+    out: Path,
+    kills: int,
+    delay: float,
+    rng: random.Random,
+    counts: Counter[str],
+    log: Callable[[str], None],
+) -> None:
+    """Start the sweep again and again until it finishes. Updates the counts."""
+    while True:
+        kind = "never"
+        if counts["kills"] < kills:
+            kind = "random" if counts["random"] <= counts["writing"] else "writing"
+        process = _start(experiment, out)
+        hit = _kill(process, kind, out, rng.uniform(0, delay), rng.choice(FOLDERS))
+        if hit is None:
+            return
+        counts["kills"] += 1
+        counts[hit] += 1
+        if hit != "random":
+            counts["writing"] += 1
+        num_finished = len(Table(out).finished())
+        counts["with_rows"] += num_finished > 0
+        counts["resumed"] += any(out.glob("checkpoints/*.eqx"))
+        log(
+            f"{counts['kills']} kills, the last one at {hit}; "
+            f"{num_finished} runs finished in sweep {counts['sweeps']}"
+        )
+
+
 def _start(experiment: Path, out: Path) -> subprocess.Popen:
-    environment = {"RECOMBINE_CHECKPOINT": "0.2"} | os.environ
     if not out.exists():
-        Table(out).note(
-            max_width=4
-        )  # runs in a chunk: what was begun with a width is finished with it
-    command = [
-        sys.executable,
-        "-m",
-        "recombine",
-        "run",
-        str(experiment),
-        "--out",
-        str(out),
-        "--json",
-    ]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return subprocess.Popen(command, env=environment, start_new_session=True, **quiet)
+        # A sweep that was begun with this width is finished with it.
+        Table(out).note(max_width=MAX_WIDTH)
+    arguments = ["run", str(experiment), "--out", str(out), "--json"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "recombine", *arguments],
+        env={"RECOMBINE_CHECKPOINT": "0.2"} | os.environ,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def _kill(
-    process: subprocess.Popen, kind: str, out: Path, seconds: float, target: str
+    process: subprocess.Popen, kind: str, out: Path, seconds: float, folder: str
 ) -> str | None:
-    """Kill a process some seconds after it began to train, or then in the middle of its next writing (of one kind of
-    file, if one comes within two seconds); what it was doing, or None if it had finished."""
-    begun = None
+    """Kill a process some seconds after it began to train.
+
+    The kind is "random", "writing" (wait until a file in this folder is being written) or "never".
+    Returns what the process was writing or "random", or None if it had finished.
+    """
+    start = None
     while process.poll() is None:
-        if begun is None and _trains(process, out):
-            begun = time.perf_counter()
-        waited = 0 if begun is None or kind == "never" else time.perf_counter() - begun - seconds
-        unfinished = (
-            _unfinished(out, *([target] if waited < 2 else ["rows", "checkpoints", ""]))
-            if waited > 0
-            else ""
-        )
-        if waited > 0 and (kind == "random" or unfinished):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            return (unfinished or "random") if process.wait() == -signal.SIGKILL else None
-        time.sleep(0.0005)
+        if start is None and _is_training(process, out):
+            start = time.perf_counter()
+        waited = -1.0
+        if start is not None and kind != "never":
+            waited = time.perf_counter() - start - seconds
+        if waited > 0:
+            unfinished = _unfinished_file(out, [folder] if waited < MAX_WAIT else FOLDERS)
+            if kind == "random" or unfinished:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                was_killed = process.wait() == -signal.SIGKILL
+                return (unfinished or "random") if was_killed else None
+        time.sleep(POLL_SECONDS)
     assert process.returncode == 0, f"the sweep ended with {process.returncode}"
     return None
 
 
-def _trains(process: subprocess.Popen, out: Path) -> bool:
-    if (holder(out) or {}).get("pid") != process.pid:
+def _is_training(process: subprocess.Popen, out: Path) -> bool:
+    if (lock_owner(out) or {}).get("pid") != process.pid:
         return False
-    told = status.read(out) or {"now": []}
-    return (
-        any(chunk["phase"] != "compiling" for chunk in told["now"])
-        and (out / status.NAME).stat().st_mtime > 0
-    )
+    document = status.read(out) or {"now": []}
+    is_past_compilation = any(chunk["phase"] != "compiling" for chunk in document["now"])
+    return is_past_compilation and (out / status.NAME).stat().st_mtime > 0
 
 
-def _unfinished(out: Path, *targets: str) -> str:
-    """Which kind of file is being written, of these kinds."""
-    found = (target for target in targets if any((out / target).glob(".*.tmp")))
-    return next(("notes" if target == "" else target for target in found), "")
+def _unfinished_file(out: Path, folders: Sequence[str]) -> str:
+    """The kind of file that is being written in one of these folders; empty if there is none."""
+    for folder in folders:
+        if any((out / folder).glob(".*.tmp")):
+            return folder or "notes"
+    return ""
 
 
-def _compared(whole: Path, killed: Path) -> dict[str, int]:
-    """Compare two tables: rows lost, strange, repeated and changed."""
-    expected, found = (Table(path).read() for path in (whole, killed))
-    numbers = [name for name in expected if not name.startswith("meta/")]
-    keys = [set(zip(rows["run"], rows["step"], strict=True)) for rows in (expected, found)]
-    raw = pd.concat(
-        [pd.read_parquet(part) for part in sorted((killed / "rows").glob("part-*.parquet"))]
-    )
-    same = len(keys[0] ^ keys[1]) == 0 and expected[numbers].equals(found[numbers])
-    left = [
-        path.name
+def _compare(reference: Path, killed: Path) -> dict[str, int]:
+    """Count the rows of a killed sweep that are lost, strange (not in the reference) or repeated.
+
+    Also whether any row changed, and the files that were left behind.
+    """
+    expected = Table(reference).read()
+    rows = Table(killed).read()
+    expected_keys = set(zip(expected["run"], expected["step"], strict=True))
+    keys = set(zip(rows["run"], rows["step"], strict=True))
+    columns = [name for name in expected if not name.startswith("meta/")]
+    is_same = keys == expected_keys and expected[columns].equals(rows[columns])
+    parts = sorted((killed / "rows").glob("part-*.parquet"))
+    raw_rows = pd.concat([pd.read_parquet(part) for part in parts])
+    left_behind = [
+        path
         for path in killed.rglob("*")
         if path.name.endswith(".tmp") or path.name == "checkpoints"
     ]
     return {
         "rows_expected": len(expected),
-        "rows_lost": len(keys[0] - keys[1]),
-        "rows_strange": len(keys[1] - keys[0]),
-        "rows_repeated": int(raw.duplicated(["run", "step"]).sum()),
-        "sweeps_changed": int(not same),
-        "files_left": len(left),
+        "rows_lost": len(expected_keys - keys),
+        "rows_strange": len(keys - expected_keys),
+        "rows_repeated": int(raw_rows.duplicated(["run", "step"]).sum()),
+        "sweeps_changed": int(not is_same),
+        "files_left": len(left_behind),
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--seeds", type=int, default=16)
     parser.add_argument(
-        "--delay",
-        type=float,
-        default=2,
-        help="the longest time from the start of training to a kill",
+        "--delay", type=float, default=2, help="longest time from the start of training to a kill"
     )
-    parser.add_argument("--sweep", type=Path, help="an experiment file of your own")
-    parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    parser.add_argument("--sweep", type=Path, help="your own experiment file")
+    parser.add_argument("--out", type=Path, help="file for the counts")
+    options = parser.parse_args()
+    if options.sweep:
+        sweep = options.sweep.read_text()
+    else:
+        sweep = SWEEP.format(num_steps=options.steps, num_seeds=options.seeds)
     with tempfile.TemporaryDirectory() as folder:
-        sweep = (
-            given.sweep.read_text()
-            if given.sweep
-            else SWEEP.format(num_steps=given.steps, num_seeds=given.seeds)
-        )
-        counts = survive(Path(folder), given.kills, sweep, given.delay)
+        counts = survive(Path(folder), options.kills, sweep, options.delay)
     print(json.dumps(counts))
-    if given.out is not None:
-        given.out.write_text(json.dumps(counts, indent=1))
+    if options.out is not None:
+        options.out.write_text(json.dumps(counts, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Write docs/results/bench.md from the committed tables that `recombine bench --out` wrote."""
+"""Write docs/results/bench.md from the committed tables of `recombine bench --out`."""
 
 from pathlib import Path
 
@@ -7,7 +7,8 @@ import pandas as pd
 from recombine.planning.bench.suite import markdown
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
-FRAMES = [pd.read_parquet(RESULTS / f"bench-{name}.parquet") for name in ("h200", "cpu")]
+MACHINES = ("h200", "cpu")
 
 if __name__ == "__main__":
-    (RESULTS / "bench.md").write_text(markdown(*FRAMES))
+    frames = [pd.read_parquet(RESULTS / f"bench-{name}.parquet") for name in MACHINES]
+    (RESULTS / "bench.md").write_text(markdown(*frames))

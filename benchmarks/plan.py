@@ -1,4 +1,4 @@
-"""Make recombine/planning/plan.json, what `recombine plan` knows, of the committed scaling tables.
+"""Write recombine/planning/plan.json, the scores behind `recombine plan`, from committed tables.
 
 python benchmarks/plan.py
 """
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from recombine.experiments.claim import RESULTS, last
+from recombine.experiments.claim import final_rows
+from recombine.experiments.ledger import RESULTS
 from recombine.storage.table import Table
 
 TABLES = ("scaling_data.parquet", "scaling_law.parquet")
@@ -25,23 +26,24 @@ COLUMNS = {
 
 
 def measured() -> dict:
-    """The runs of the 4x1024 MLP, rounded to what matters."""
-    rows = pd.concat(
-        [last(Table(RESULTS / name).read()) for name in TABLES if (RESULTS / name).exists()]
-    )
+    """The runs of the 4x1024 MLP, with rounded scores."""
+    paths = [RESULTS / name for name in TABLES]
+    tables = [final_rows(Table(path).read()) for path in paths if path.exists()]
+    rows = pd.concat(tables)
     rows = rows[rows["model.widths"] == STUDENT].drop_duplicates("run").rename(columns=COLUMNS)
     rows = rows[[*COLUMNS.values()]].sort_values([*COLUMNS.values()])
     return {
         "student": f"MLP {STUDENT} on a hyperteacher, random or balanced supports, {RECIPE}",
         "columns": list(rows),
         "runs": [
-            [int(m), int(k), int(seed), int(n), round(float(r2), 5)]
-            for m, k, seed, n, r2 in rows.to_numpy()
+            [int(modules), int(hot), int(seed), int(num_train), round(float(r2), 5)]
+            for modules, hot, seed, num_train, r2 in rows.to_numpy()
         ],
     }
 
 
 if __name__ == "__main__":
-    found = measured()
-    lines = ",\n".join(f"  {json.dumps(run)}" for run in found.pop("runs"))
-    OUT.write_text(json.dumps(found, indent=1)[:-2] + f',\n "runs": [\n{lines}\n ]\n}}\n')
+    document = measured()
+    runs = ",\n".join(f"  {json.dumps(run)}" for run in document.pop("runs"))
+    head = json.dumps(document, indent=1).removesuffix("\n}")
+    OUT.write_text(f'{head},\n "runs": [\n{runs}\n ]\n}}\n')

@@ -1,8 +1,8 @@
-"""Make recombine/__init__.pyi, from which editors and type checkers know the names of `import recombine as rc`.
+"""Write recombine/__init__.pyi, the stub that lists the public names of `import recombine as rc`.
 
     python benchmarks/public_names.py
 
-`recombine/__init__.py` finds these names only when they are used, which an editor cannot follow.
+Editors and type checkers need it because `recombine/__init__.py` imports these names on first use.
 """
 
 from pathlib import Path
@@ -11,23 +11,31 @@ import recombine
 from recombine.sweeps.discovery import parts
 
 STUB = Path(__file__).parent.parent / "recombine" / "__init__.pyi"
+MAX_COLUMNS = 100
 HEADER = "# Made by `python benchmarks/public_names.py`. Do not edit.\n\n"
 
 
-def modules() -> dict[str, str]:
+def module_of_names() -> dict[str, str]:
     """The module that defines each public name: name -> dotted path."""
-    found = {name: f"recombine.{module}" for name, module in recombine._HOMES.items()}
+    modules = {name: f"recombine.{module}" for name, module in recombine._MODULES.items()}
     for classes in parts().values():
         for name, cls in classes.items():
-            found[name] = cls.__module__
-    return found
+            modules[name] = cls.__module__
+    return modules
 
 
 def stub() -> str:
-    """The text of the stub: one import per name (`X as X` makes it public), in the order that ruff wants."""
-    imports = sorted((module, name) for name, module in modules().items())
-    lines = [f"from {module} import {name} as {name}\n" for module, name in imports]
-    return HEADER + "".join(lines) + "\n__version__: str\n"
+    """The text of the stub: one import per name, sorted and wrapped as ruff does.
+
+    `X as X` marks a name as public.
+    """
+    text = HEADER
+    for module, name in sorted((module, name) for name, module in module_of_names().items()):
+        line = f"from {module} import {name} as {name}\n"
+        if len(line.rstrip()) > MAX_COLUMNS:
+            line = f"from {module} import (\n    {name} as {name},\n)\n"
+        text += line
+    return text + "\n__version__: str\n"
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""Make recombine/planning/bench/reference.json, the means of students by the paper's recipe.
+"""Write recombine/planning/bench/reference.json: means of students with the paper's recipe.
 
     python benchmarks/reference.py
 
-From docs/results/faithful_recipe.parquet. `recombine bench` shows the fast recipe beside them.
+It reads docs/results/faithful_recipe.parquet. `recombine bench` compares the fast recipe with it.
 """
 
 import json
 from pathlib import Path
 
-from recombine.experiments.claim import RESULTS
+from recombine.experiments.ledger import RESULTS, recipes_of
 from recombine.experiments.paper import faithful_recipe
 from recombine.planning.bench import fidelity
 from recombine.storage.table import Table
@@ -17,24 +17,23 @@ OUT = Path(__file__).parent.parent / "recombine" / "planning" / "bench" / "refer
 
 
 def measured() -> dict:
-    """The means of each student, rounded to what matters."""
-    last = faithful_recipe.students(Table(RESULTS / "faithful_recipe.parquet").read())
-    last = last[last["trained by"] == faithful_recipe.REFERENCE]
-    found = {}
-    for student in [name for name in faithful_recipe.STUDENTS if name in set(last["student"])]:
-        group = last[last["student"] == student]
-        layers = fidelity.layer_means(group)
-        found[student] = {
-            "recipe": faithful_recipe.recipe_text(group),
-            "runs": len(group),
-            "seen": round(float(group["seen"].mean()), 5),
-            "test": round(float(group["test"].mean()), 5),
-            **{
-                name: {layer: round(value, 5) for layer, value in of.items()}
-                for name, of in layers.items()
-            },
+    """The rounded means of each student."""
+    final = faithful_recipe.prepare(Table(RESULTS / "faithful_recipe.parquet").read())
+    references = final[final["trained by"] == faithful_recipe.REFERENCE]
+    means = {}
+    for student in faithful_recipe.STUDENTS:
+        runs = references[references["student"] == student]
+        if not len(runs):
+            continue
+        means[student] = {
+            "recipe": recipes_of(runs),
+            "runs": len(runs),
+            "seen": round(float(runs["seen"].mean()), 5),
+            "test": round(float(runs["test"].mean()), 5),
         }
-    return found
+        for name, by_layer in fidelity.layer_means(runs).items():
+            means[student][name] = {layer: round(value, 5) for layer, value in by_layer.items()}
+    return means
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A Slurm of one node on this machine, a sweep through it, the same rows as trained here, and everything stopped again.
-# As root on Debian it installs Slurm and munge where they are missing. Usage: benchmarks/slurm.sh [PYTHON]
+# Start Slurm with one node on this machine, train a sweep with it (slurm.py), and stop it again.
+# As root on Debian, it installs Slurm and munge if they are missing. Usage: benchmarks/slurm.sh [PYTHON]
 set -euo pipefail
 python=${1:-.venv/bin/python}
 PATH=$PATH:/usr/sbin
@@ -24,7 +24,7 @@ stop() {
 }
 trap stop EXIT
 
-# No cgroups, which a container may not write; ports of its own, so that a Slurm that runs already is left alone.
+# No cgroups: a container may not write them. Unusual ports: another Slurm may already be running.
 cat > "$SLURM_CONF" <<CONF
 ClusterName=bench
 SlurmctldHost=$(hostname -s)(127.0.0.1)
@@ -72,5 +72,5 @@ if [ "$(sinfo --noheader --format=%T)" != idle ]; then
     exit 1
 fi
 "$python" benchmarks/slurm.py "$home/rows"
-echo "Slurm's own list of finished jobs:"
+echo "Jobs that Slurm finished:"
 sed 's/ WorkDir=.*//' "$home/finished"

@@ -1,6 +1,8 @@
-"""Recombine: a laboratory for compositional generalization. `import recombine as rc`, then `rc.train(rc.Run())`.
+"""A laboratory for compositional generalization.
 
-Names are resolved on first use, so that the import costs nothing; parts are found in their folders by class name.
+Start with `import recombine as rc` and `rc.train(rc.Run())`. Public names are imported on first
+use, so that `import recombine` is fast. Parts are found by their class name, in the folders of
+`recombine/parts`.
 """
 
 from importlib import import_module
@@ -10,7 +12,7 @@ from recombine.basics import moved_modules
 from recombine.basics.version import __version__ as __version__
 
 moved_modules.install()
-_HOMES = {
+_MODULES = {  # public name -> its module
     "Run": "sweeps.run",
     "sweep": "sweeps.run",
     "paper": "sweeps.run",
@@ -25,18 +27,21 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"recombine.{_HOMES[name]}"), name)
+    if name in _MODULES:
+        return getattr(import_module(f"recombine.{_MODULES[name]}"), name)
     if name[:1].isupper():
-        from recombine.sweeps.discovery import part
+        from recombine.sweeps.discovery import find_part
 
-        found = part(name)
-        if found is not None:
-            return found
+        part_class = find_part(name)
+        if part_class is not None:
+            return part_class
     raise AttributeError(f"module 'recombine' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     from recombine.sweeps.discovery import parts
 
-    return sorted([*_HOMES, *(name for kind in parts().values() for name in kind), "__version__"])
+    names = [*_MODULES, "__version__"]
+    for classes in parts().values():
+        names += classes
+    return sorted(names)

@@ -13,11 +13,12 @@ from jaxtyping import install_import_hook
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 
 if not WORKER:
-    # Compiled programs of all workers, and of the processes that tests start, are shared and removed at the end.
+    # All workers, and the processes that tests start, share one cache of compiled programs. It is
+    # removed at the end.
     os.environ["RECOMBINE_CACHE"] = tempfile.mkdtemp(prefix="recombine-tests-")
     atexit.register(shutil.rmtree, os.environ["RECOMBINE_CACHE"], ignore_errors=True)
 elif hasattr(os, "sched_setaffinity"):
-    # Workers divide the cores, as worker processes of a sweep do: their thread pools do not compete.
+    # Workers divide the cores, like the worker processes of a sweep: thread pools do not compete.
     cores = sorted(os.sched_getaffinity(0))
     workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
     if 1 < workers <= len(cores):
@@ -25,18 +26,21 @@ elif hasattr(os, "sched_setaffinity"):
 
 
 def typecheck(function):
-    # Not a part's __init__: a user's mistake there has to come out as the part's own InputError, in tests too.
+    # Not a part's __init__: invalid fields must raise the part's own InputError, in tests too.
     return function if function.__name__ == "__init__" else beartype(function)
 
 
-# Before any test imports a part: shapes and types in these folders are then checked at every call.
-FOLDERS = ("families", "encodings", "models", "diagnostics")
-install_import_hook([f"recombine.parts.{folder}" for folder in FOLDERS], f"{__name__}.typecheck")
+# Must run before any test imports a part: shapes and types in these folders are checked at every
+# call.
+CHECKED_FOLDERS = ("families", "encodings", "models", "diagnostics")
+install_import_hook(
+    [f"recombine.parts.{folder}" for folder in CHECKED_FOLDERS], f"{__name__}.typecheck"
+)
 
 from recombine.__main__ import main  # noqa: E402
 from recombine.parts import protocols  # noqa: E402
 
-# The checker asks isinstance(value, Family), which a protocol only answers when it is marked so.
+# The checker calls isinstance(value, Family), which works only for runtime-checkable protocols.
 for protocol in (
     protocols.Family,
     protocols.Support,
@@ -57,7 +61,7 @@ SLOW = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what `slow.txt` lists."""
+    """Mark the tests that `slow.txt` lists."""
     for item in items:
         if item.nodeid in SLOW or item.nodeid.partition("[")[0] in SLOW:
             item.add_marker(pytest.mark.slow)
@@ -65,7 +69,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def call(monkeypatch, tmp_path, capsys):
-    """The command line, in a folder of its own: arguments -> exit code, output, errors."""
+    """Call the command line in a temporary folder: arguments -> exit code, stdout, stderr."""
     monkeypatch.chdir(tmp_path)
 
     def call(*args: str) -> tuple[int, str, str]:
@@ -82,18 +86,15 @@ def call(monkeypatch, tmp_path, capsys):
 
 @pytest.fixture(scope="module")
 def chromium():
-    """A real browser; without one, its tests are skipped with a reason."""
+    """A Chromium browser; tests that need it are skipped if there is none."""
     sync_api = pytest.importorskip(
         "playwright.sync_api", reason="the browser tests need playwright"
     )
-    found = (
-        shutil.which("chromium")
-        or shutil.which("chromium-browser")
-        or shutil.which("google-chrome")
-    )
-    if found is None:
-        pytest.skip("the browser tests need a chromium executable on the PATH, and there is none")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    executable = next(filter(None, map(shutil.which, names)), None)
+    if executable is None:
+        pytest.skip(f"the browser tests need one of these programs: {', '.join(names)}")
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         yield browser
         browser.close()

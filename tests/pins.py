@@ -1,6 +1,6 @@
-"""What a rearrangement of the code must leave alone: identities of runs, measured claims, public names.
+"""What a refactoring must not change: hashes of runs, measured claims, public names.
 
-`python -m tests.pins` writes `pins.json` anew. Do so only where one of them was changed on purpose.
+`python -m tests.pins` rewrites `pins.json`. Run it only if one of these was changed on purpose.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ import pandas as pd
 import recombine as rc
 from recombine.cli.main import app
 from recombine.experiments import catalogue
-from recombine.experiments.claim import ledger, results_folder
+from recombine.experiments.ledger import ledger, results_folder
 from recombine.sweeps.run import identity
 from recombine.training.computed import Cell
 
@@ -24,31 +24,32 @@ SCALES = ("tiny", "small", "full")
 
 
 def experiments() -> dict[str, Any]:
-    """Every experiment of ours by name."""
+    """All built-in experiments by name."""
     return {name: catalogue.experiment(name) for name in catalogue.experiment_names()}
 
 
 def identities() -> dict[str, str]:
-    """The runs or cells of every experiment and scale, in their order: how many, and a hash of their names."""
-    found = {}
+    """The number of runs or cells of every experiment and scale, and a hash of their names."""
+    identities_of_scale = {}
     for name, module in experiments().items():
         for scale in SCALES:
             try:
                 listed = (getattr(module, "cells", None) or module.runs)(scale)
-            except rc.InputError:  # it needs a model of the user's
-                found[f"{name} {scale}"] = "refused"
+            except rc.InputError:  # it needs the user's own model
+                identities_of_scale[f"{name} {scale}"] = "refused"
                 continue
             names = [
-                Cell(name, one).name if isinstance(one, dict) else identity(one) for one in listed
+                Cell(name, item).name if isinstance(item, dict) else identity(item)
+                for item in listed
             ]
             digest = hashlib.sha256(" ".join(names).encode()).hexdigest()[:16]
-            found[f"{name} {scale}"] = f"{len(names)} {digest}"
-    return found
+            identities_of_scale[f"{name} {scale}"] = f"{len(names)} {digest}"
+    return identities_of_scale
 
 
-def verdicts(found: pd.DataFrame) -> dict[str, Any]:
+def verdicts(ledger_frame: pd.DataFrame) -> dict[str, Any]:
     """Every claim of a ledger: its measured value, interval and verdict."""
-    lines = found.to_dict("records")
+    lines = ledger_frame.to_dict("records")
     return {
         f"{line['experiment']}: {line['name']}": [
             _number(line["measured"]),
@@ -60,7 +61,7 @@ def verdicts(found: pd.DataFrame) -> dict[str, Any]:
 
 
 def public_names() -> dict[str, list[str]]:
-    """What users write: names of the library, its two instruments, commands, experiments, and columns of one sweep."""
+    """Names that users write: of the library, probe, coverage, commands, experiments, columns."""
     commands = [
         command.name or command.callback.__name__
         for command in app.registered_commands
@@ -87,14 +88,14 @@ def _interval(line: dict[str, Any]) -> list[float | None] | None:
 
 
 def held() -> dict[str, Any]:
-    """What must stay."""
+    """The pinned values."""
     return json.loads(FILE.read_text())
 
 
 def write() -> None:
-    """Take the present state as what must stay."""
-    found = ledger(experiments(), results_folder())
-    pins = {"identities": identities(), "verdicts": verdicts(found), "names": public_names()}
+    """Pin the present values."""
+    ledger_frame = ledger(experiments(), results_folder())
+    pins = {"identities": identities(), "verdicts": verdicts(ledger_frame), "names": public_names()}
     FILE.write_text(json.dumps(pins, indent=1) + "\n")
 
 

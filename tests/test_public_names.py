@@ -1,4 +1,4 @@
-"""What an editor and a type checker know about `import recombine as rc`: the stub `recombine/__init__.pyi`."""
+"""The stub `recombine/__init__.pyi`, which editors and type checkers read."""
 
 import ast
 import importlib
@@ -38,7 +38,7 @@ def test_stub_has_every_public_name_and_its_module():
         if isinstance(statement, ast.ImportFrom):
             for alias in statement.names:
                 assert alias.asname == alias.name, (
-                    f"{alias.name} needs `as {alias.name}`: without it, it is private"
+                    f"{alias.name} is private without `as {alias.name}`"
                 )
                 modules[alias.name] = statement.module
     assert {*modules, "__version__"} == set(dir(rc))
@@ -46,9 +46,7 @@ def test_stub_has_every_public_name_and_its_module():
         assert getattr(importlib.import_module(module), name) is getattr(rc, name)
 
 
-@pytest.mark.skipif(
-    not PYRIGHT.exists(), reason=f"needs pyright beside the Python that runs the tests: {PYRIGHT}"
-)
+@pytest.mark.skipif(not PYRIGHT.exists(), reason=f"there is no pyright at {PYRIGHT}")
 def test_pyright_knows_the_types_and_reports_mistakes(tmp_path):
     (tmp_path / "user.py").write_text(USER_FILE)
     (tmp_path / "pyrightconfig.json").write_text(
@@ -56,9 +54,8 @@ def test_pyright_knows_the_types_and_reports_mistakes(tmp_path):
     )
     command = [PYRIGHT, "--outputjson", "--pythonpath", sys.executable]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode in (0, 1), (
-        done.stdout + done.stderr
-    )  # 0: nothing to report, 1: mistakes in user.py
+    # 0: no errors, 1: errors in user.py, others: pyright failed
+    assert done.returncode in (0, 1), done.stdout + done.stderr
     reports = json.loads(done.stdout)["generalDiagnostics"]
     assert [(report["severity"], report["message"]) for report in reports] == [
         ("information", 'Type of "rc.Run()" is "Run"'),

@@ -1,4 +1,4 @@
-"""The smallest run that trains: seconds for a whole sweep of them."""
+"""The smallest run that trains: a sweep of such runs takes seconds."""
 
 import recombine as rc
 

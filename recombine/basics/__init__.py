@@ -1,4 +1,5 @@
-"""What every room may use: errors, suggestions, files, statistics, the console. No tasks, runs or tables.
+"""Helpers that every room may use: errors, suggestions, files, statistics, printing.
 
-Imports nothing of the package and never jax. Start with `errors.py`.
+This room imports nothing else of the package and never jax. It knows nothing of tasks, runs or
+tables. Start with `errors.py`.
 """

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whatever is killed, and places that one process writes at a time."""
+"""Files that are written completely or not at all, and locks against a second writing process."""
 
 import contextlib
 import datetime
@@ -16,16 +16,19 @@ from recombine.basics.errors import InputError
 
 try:
     import fcntl
-except (
-    ImportError
-):  # not on Windows: there, two processes are not kept apart, and equal rows are dropped on reading
+except ImportError:  # Windows: nothing is locked, and duplicate rows are dropped on reading
     fcntl = None
 
+NUM_LOCK_ATTEMPTS = 10
+SECONDS_BETWEEN_ATTEMPTS = 0.02
+# If the lock were a symbolic link, opening it would empty another file.
+NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 
-def replace(path: Path, data: bytes) -> Path:
-    """Write a file so that it is there whole or not at all, even after a crash or a power cut."""
+
+def write_atomically(path: Path, data: bytes) -> Path:
+    """Write a file completely or not at all, even after a crash or a power cut."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = temporary(path)
+    unfinished = temporary_path(path)
     try:
         with unfinished.open("xb") as file:
             file.write(data)
@@ -35,126 +38,141 @@ def replace(path: Path, data: bytes) -> Path:
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
-    if os.name == "posix":  # the new name itself is safe only once its folder is synced
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            with contextlib.suppress(OSError):  # some network file systems refuse it
-                os.fsync(folder)
-        finally:
-            os.close(folder)
+    _sync_folder(path.parent)
     return path
 
 
-def temporary(path: Path) -> Path:
-    """A name that nobody else uses, for a file while it is not finished."""
-    return path.with_name(
-        f".{path.name}.{uuid.uuid4().hex}.{os.getpid()}@{socket.gethostname()}.tmp"
-    )
+def _sync_folder(folder: Path) -> None:
+    """Make a new file name in a folder durable."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # some network file systems refuse it
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
-def sweep_up(*folders: Path) -> None:
-    """Remove the unfinished files of this machine's processes that were killed; others may still be at work."""
-    for left in [left for folder in folders for left in folder.glob(".*.tmp")]:
-        match = re.fullmatch(r".*\.[0-9a-f]{32}\.(\d+)@(.*)\.tmp", left.name)
-        if match and match[2] == socket.gethostname() and not _lives(int(match[1])):
-            left.unlink(missing_ok=True)
+def temporary_path(path: Path) -> Path:
+    """A unique name beside `path`, for a file that is not finished yet."""
+    process = f"{os.getpid()}@{socket.gethostname()}"
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}.{process}.tmp")
 
 
-def _lives(pid: int) -> bool:
+def remove_leftovers(*folders: Path) -> None:
+    """Remove unfinished files of processes of this machine that were killed.
+
+    Files of other machines stay: their processes may still be writing.
+    """
+    for folder in folders:
+        for path in list(folder.glob(".*.tmp")):
+            match = re.fullmatch(r".*\.[0-9a-f]{32}\.(\d+)@(.*)\.tmp", path.name)
+            if match and match[2] == socket.gethostname() and not _is_running(int(match[1])):
+                path.unlink(missing_ok=True)
+
+
+def _is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:
+    except OSError:  # it runs, but belongs to another user
         return True
     return True
 
 
 @contextlib.contextmanager
-def held(place: Path) -> Iterator[None]:
-    """Be the only process that writes to a folder or file; the system lets go of it when the process dies.
+def write_lock(path: Path) -> Iterator[None]:
+    """Be the only process that writes to a folder or file.
 
-    Where the file system knows no locks, everybody may write.
+    The operating system releases the lock when the process dies. On a file system without locks,
+    this does nothing.
     """
     try:
-        file = _acquire(place)
+        lock = _acquire(path)
     except OSError as error:
         raise InputError(
-            f"cannot write to {place} ({error.strerror}): name another --out"
+            f"cannot write to {path} ({error.strerror}): choose another --out"
         ) from error
-    _held.add(file)
+    _open_locks.add(lock)
     try:
         yield
     finally:
-        _held.discard(file)
-        if file is not None:
+        _open_locks.discard(lock)
+        if lock is not None:
             with contextlib.suppress(OSError):
-                _lock_of(place).unlink(
-                    missing_ok=True
-                )  # first, so that nobody waits for a file that is gone
-            os.close(file)
+                # Removed before it is released, so that nobody waits for a removed file.
+                _lock_path(path).unlink(missing_ok=True)
+            os.close(lock)
 
 
-_held: set[int | None] = set()
+_open_locks: set[int | None] = set()  # file descriptors; None where nothing is locked
 
 
-def _let_go() -> None:
-    # A forked child would hold the place on after its parent's death.
-    for file in _held - {None}:
-        os.close(file)  # pyright: ignore
-    _held.clear()
+def _release_in_child() -> None:
+    # A forked child would keep the lock after its parent's death.
+    for lock in _open_locks - {None}:
+        os.close(lock)  # pyright: ignore
+    _open_locks.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go)
+    os.register_at_fork(after_in_child=_release_in_child)
 
 
-def holder(place: Path) -> dict[str, Any] | None:
-    """Who writes to a place at this moment (`pid`, `host`, `since`), or None."""
+def lock_owner(path: Path) -> dict[str, Any] | None:
+    """The process that holds the write lock (`pid`, `host`, `since`), or None."""
     try:
-        file = os.open(_lock_of(place), os.O_RDONLY)
+        lock = os.open(_lock_path(path), os.O_RDONLY | NO_FOLLOW)
     except OSError:
         return None
     try:
-        return _who(file) if not _taken(file, shared=True) else None
+        return None if _try_lock(lock, shared=True) else _read_owner(lock)
     finally:
-        os.close(file)
+        os.close(lock)
 
 
-def _acquire(place: Path) -> int | None:
-    path = _lock_of(place)
+def _acquire(path: Path) -> int | None:
+    """Create the lock file, lock it, and write the owner into it; return its descriptor."""
+    lock_path = _lock_path(path)
     if fcntl is None:
         return None
     while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        if not any(
-            _taken(file) or time.sleep(0.02) for _ in range(10)
-        ):  # who only asks holds it for a moment
-            who = _who(file)
-            os.close(file)
+        lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | NO_FOLLOW, 0o644)
+        if not _lock_with_retries(lock):
+            owner = _read_owner(lock)
+            os.close(lock)
             raise InputError(
-                f"another process writes to {place} (process {who.get('pid', '?')} on {who.get('host', '?')}, since "
-                f"{who.get('since', '?')}): wait for it, stop it, or name another --out"
+                f"another process is writing to {path} (process {owner.get('pid', '?')} on "
+                f"{owner.get('host', '?')}, since {owner.get('since', '?')}): "
+                "wait for it, stop it, or choose another --out"
             )
-        # The former holder may have removed the file between our opening and our locking it.
+        # The former owner may have removed the file after we opened it and before we locked it.
         with contextlib.suppress(FileNotFoundError):
-            if path.stat().st_ino == os.fstat(file).st_ino:
+            if lock_path.stat().st_ino == os.fstat(lock).st_ino:
                 break
-        os.close(file)
-    since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    who = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
-    with contextlib.suppress(OSError):  # on a full disk it is held all the same
-        os.ftruncate(file, 0)
-        os.pwrite(file, json.dumps(who).encode(), 0)
-    return file
+        os.close(lock)
+    _write_owner(lock)
+    return lock
 
 
-def _taken(file: int, shared: bool = False) -> bool:
-    """Lock an open file; whether that worked, or would not matter."""
+def _lock_with_retries(lock: int) -> bool:
+    """Lock an open file; retry for a moment, since `lock_owner` locks it briefly, too."""
+    for _ in range(NUM_LOCK_ATTEMPTS):
+        if _try_lock(lock):
+            return True
+        time.sleep(SECONDS_BETWEEN_ATTEMPTS)
+    return False
+
+
+def _try_lock(lock: int, shared: bool = False) -> bool:
+    """Lock an open file. False if another process has locked it."""
     if fcntl is None:
         return True
+    mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     try:
-        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        fcntl.flock(lock, mode | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError:  # a file system without locks
@@ -162,12 +180,20 @@ def _taken(file: int, shared: bool = False) -> bool:
     return True
 
 
-def _who(file: int) -> dict[str, Any]:
+def _write_owner(lock: int) -> None:
+    since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    owner = {"pid": os.getpid(), "host": socket.gethostname(), "since": since}
+    with contextlib.suppress(OSError):  # the lock also holds without a name, e.g. on a full disk
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, json.dumps(owner).encode(), 0)
+
+
+def _read_owner(lock: int) -> dict[str, Any]:
     with contextlib.suppress(ValueError, OSError):
-        return json.loads(os.pread(file, 1000, 0))
+        return json.loads(os.pread(lock, 1000, 0))
     return {}
 
 
-def _lock_of(place: Path) -> Path:
-    place = place.resolve()  # one lock, whatever links lead there
-    return place.parent / f".{place.name}.lock" if place.suffix == ".parquet" else place / ".lock"
+def _lock_path(path: Path) -> Path:
+    path = path.resolve()  # the same lock for every symbolic link to the path
+    return path.parent / f".{path.name}.lock" if path.suffix == ".parquet" else path / ".lock"

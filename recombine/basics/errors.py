@@ -1,15 +1,20 @@
-"""The user's mistakes: one line that says what to do instead."""
+"""Errors that the user can fix."""
+
+MAX_LENGTH = 600  # characters of a message: it may quote long input
 
 
 class InputError(ValueError):
-    """The user's mistake, in one line that says what to do instead."""
+    """A mistake in the user's input, in one line that says what is wrong and what to do."""
 
     def __str__(self) -> str:
-        line = " ".join(super().__str__().splitlines())  # it may quote whatever the user wrote
-        return line if len(line) <= 600 else f"{line[:300]} … {line[-300:]}"
+        line = " ".join(super().__str__().splitlines())
+        if len(line) <= MAX_LENGTH:
+            return line
+        half = MAX_LENGTH // 2
+        return f"{line[:half]} … {line[-half:]}"
 
 
 def require(condition: bool, message: str) -> None:
-    """Raise an `InputError` with this message unless the condition holds."""
+    """Raise an `InputError` with this message unless the condition is true."""
     if not condition:
         raise InputError(message)

@@ -1,6 +1,7 @@
-"""Modules that were moved into rooms: an import by the old name still works for one release, and says where it is now.
+"""Old module names, which can still be imported for one release.
 
-Users' experiments and parts import some of them (`from recombine.core import check`).
+Users' experiments and parts import some of them (`from recombine.core import check`). The import
+prints a warning with the new name.
 """
 
 import importlib
@@ -14,16 +15,22 @@ from typing import Any
 
 from recombine.basics.version import PACKAGE
 
-# Old module or folder -> where its names are now.
+# Old module or folder -> the modules that hold its content now.
 MOVED: dict[str, tuple[str, ...]] = {
     "activity": ("training.activity",),
+    "bench.plain": ("planning.bench.plain_loop",),
     "bench": ("planning.bench",),
     "bootstrap": ("basics.statistics",),
     "checkpoint": ("training.checkpoint",),
     "checks": ("training.validation",),
     "chunk": ("training.chunk",),
-    "claims": ("experiments.claim", "basics.statistics"),
-    "closure": ("sweeps.closure",),
+    "claims": (
+        "experiments.claim",
+        "experiments.ledger",
+        "experiments.trend",
+        "basics.statistics",
+    ),
+    "closure": ("sweeps.dependencies", "sweeps.source_files", "sweeps.syntax"),
     "conditions": ("parts.conditions",),
     "contracts": ("training.contracts",),
     "core": (
@@ -34,6 +41,8 @@ MOVED: dict[str, tuple[str, ...]] = {
         "parts.prng",
     ),
     "cost": ("training.cost",),
+    "coverage.outlook": ("coverage.expected_drop",),
+    "coverage.tally": ("coverage.combinations",),
     "decoder": ("parts.decoder",),
     "device": ("training.device",),
     "diagnostics": ("parts.diagnostics",),
@@ -47,13 +56,17 @@ MOVED: dict[str, tuple[str, ...]] = {
     "files": ("basics.atomic_io",),
     "film": ("reporting.film",),
     "find": ("sweeps.discovery", "basics.user_files", "experiments.catalogue"),
-    "fingerprint": ("sweeps.code_hash",),
+    "fingerprint": ("sweeps.code_hash", "sweeps.canonical_fields", "sweeps.memory_hash"),
     "fitted": ("training.fitted",),
     "gallery": ("reporting.gallery",),
     "hint": ("basics.suggest",),
     "images": ("experiments.limits._images",),
+    "images.ahead": ("experiments.limits._images.compilation",),
+    "images.rows": ("experiments.limits._images.scores",),
+    "images.saved": ("experiments.limits._images.network_io",),
     "instructions": ("experiments.instrument._instructions",),
-    "instrument": ("cli.instrument",),
+    "instructions.reading": ("experiments.instrument._instructions.probing",),
+    "instrument": ("cli.instrument", "cli.planning"),
     "khot": ("parts.khot",),
     "laboratory": ("training.task_sampler",),
     "layer": ("parts.linear_layer",),
@@ -65,8 +78,19 @@ MOVED: dict[str, tuple[str, ...]] = {
     "parquet": ("storage.parquet",),
     "perceptron": ("parts.perceptron",),
     "planner": ("planning.planner",),
-    "probe.meter": ("basics.console",),
+    "probe.batch": ("probe.batching",),
+    "probe.copies": ("probe.device_transfer",),
+    "probe.drawings": ("probe.image_cache",),
     "probe.extra": ("basics.optional_deps",),
+    "probe.failure": ("probe.failure_ranking",),
+    "probe.files": ("probe.file_readers",),
+    "probe.foretold": ("probe.failure_prediction",),
+    "probe.inputs": ("probe.input_validation",),
+    "probe.layers": ("probe.layer_selection",),
+    "probe.mask": ("probe.attention_masks",),
+    "probe.meter": ("basics.console",),
+    "probe.pool": ("probe.pooling",),
+    "probe.store": ("probe.activation_store",),
     "program": ("training.program",),
     "progress": ("training.progress",),
     "random": ("parts.prng",),
@@ -95,66 +119,74 @@ MOVED: dict[str, tuple[str, ...]] = {
 }
 
 
-def homes_of(name: str) -> list[str]:
-    """Where the names of an old module are now; nothing for any other module."""
-    if not name.startswith("recombine."):
+def new_names_of(name: str) -> list[str]:
+    """The modules that now hold the content of an old module; empty for any other name."""
+    package, _, old_path = name.partition(".")
+    if package != "recombine" or not old_path:
         return []
-    rest = name.removeprefix("recombine.")
-    if rest == "theory":  # a folder whose modules are private now: only they are found
+    if old_path == "theory":  # the folder itself: only its modules have new names
         return ["recombine.experiments.theory"]
-    for old in (rest, rest.partition(".")[0]):
+    top_level = old_path.partition(".")[0]
+    for old in (old_path, top_level):
         if old in MOVED:
-            return [f"recombine.{home}{rest.removeprefix(old)}" for home in MOVED[old]]
-    folder, _, experiment = rest.partition(".")
-    rooms = (
-        PACKAGE.glob(f"experiments/*/{experiment}.py")
-        if folder == "experiments" and experiment.isidentifier()
-        else ()
-    )
-    return [f"recombine.experiments.{path.parent.name}.{experiment}" for path in rooms]
+            rest = old_path.removeprefix(old)
+            return [f"recombine.{new}{rest}" for new in MOVED[old]]
+    return _moved_experiments(old_path)
 
 
-class Finder(MetaPathFinder, Loader):
-    """Finds old names. It comes first: a folder's new place must not be searched under its old name."""
+def _moved_experiments(old_path: str) -> list[str]:
+    """`experiments.NAME` is now `experiments.FOLDER.NAME`."""
+    folder, _, experiment = old_path.partition(".")
+    if folder != "experiments" or not experiment.isidentifier():
+        return []
+    paths = PACKAGE.glob(f"experiments/*/{experiment}.py")
+    return [f"recombine.experiments.{path.parent.name}.{experiment}" for path in paths]
+
+
+class OldNameFinder(MetaPathFinder, Loader):
+    """Imports old module names.
+
+    It is the first finder: Python would otherwise search a folder's new location under its old
+    name, and load its modules twice.
+    """
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """An old module as a stand-in for the new one."""
-        return (
-            importlib.machinery.ModuleSpec(fullname, self, is_package=True)
-            if homes_of(fullname)
-            else None
-        )
+        """The spec of an old module; None for any other name."""
+        if not new_names_of(fullname):
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        """An ordinary module."""
+        """Use Python's default."""
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        """Give it the names of the new ones, and say so."""
-        homes = homes_of(module.__name__)
-        message = f"{module.__name__} is now {' and '.join(homes)}; the old name ends with the next release"
+        """Warn, and give the old module the names of the new ones."""
+        new_names = new_names_of(module.__name__)
+        new_text = " and ".join(new_names)
+        message = f"{module.__name__} is now {new_text}; the next release removes the old name"
         warnings.warn(message, FutureWarning, stacklevel=2)
-        modules = [importlib.import_module(home) for home in homes]
+        new_modules = [importlib.import_module(new_name) for new_name in new_names]
         if module.__name__ == "recombine.theory":
-            return  # a stand-in without names of its own: its new place has experiments of the same names
-        if len(modules) == 1:
-            sys.modules[module.__name__] = modules[0]
+            return  # left empty: the new folder holds experiments with the same module names
+        if len(new_modules) == 1:
+            sys.modules[module.__name__] = new_modules[0]
             return
 
-        def get(name: str) -> Any:
-            for one in modules:
-                if hasattr(one, name):
-                    return getattr(one, name)
+        def get_attribute(name: str) -> Any:
+            for new_module in new_modules:
+                if hasattr(new_module, name):
+                    return getattr(new_module, name)
             raise AttributeError(
-                f"{module.__name__} has no {name!r}; its names are now in {' and '.join(homes)}"
+                f"{module.__name__} has no {name!r}; its names are now in {new_text}"
             )
 
-        vars(module)["__getattr__"] = get
+        vars(module)["__getattr__"] = get_attribute
 
 
 def install() -> None:
-    """Find old names from now on."""
-    if not any(isinstance(finder, Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, Finder())
+    """Make old module names importable from now on."""
+    if not any(isinstance(finder, OldNameFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, OldNameFinder())

@@ -1,4 +1,4 @@
-"""Libraries of the extra torch, imported where they are used; what to install where one is missing."""
+"""Imports of optional libraries (extra `torch`), with an error that names the extra to install."""
 
 from __future__ import annotations
 
@@ -9,25 +9,28 @@ from typing import Any
 from recombine.basics.errors import InputError
 
 
-def library(name: str) -> Any:
-    """A library by name."""
+def import_library(name: str) -> Any:
+    """Import an optional library by name."""
     try:
-        found = importlib.import_module(name)
+        module = importlib.import_module(name)
         if name in ("diffusers", "transformers"):
             importlib.import_module("transformers")
-            _quieten()
+            _hide_torchvision_notices()
     except ModuleNotFoundError as error:
         raise InputError(
-            f"{error.name} is not installed: pip install 'recombine[torch]'"
+            f"{error.name} is not installed: run pip install 'recombine[torch]'"
         ) from error
-    return found
+    return module
 
 
-def _quieten() -> None:
-    """Keep to themselves the notices that torchvision is missing: images are then prepared with Pillow, as well."""
+def _hide_torchvision_notices() -> None:
+    """Hide the log messages of transformers that torchvision is missing.
+
+    Without torchvision, transformers prepares images with Pillow.
+    """
     for handler in logging.getLogger("transformers").handlers:
-        handler.addFilter(_worth_telling)
+        handler.addFilter(_is_no_torchvision_notice)
 
 
-def _worth_telling(record: logging.LogRecord) -> bool:
+def _is_no_torchvision_notice(record: logging.LogRecord) -> bool:
     return "requires torchvision" not in record.getMessage()

@@ -1,4 +1,4 @@
-"""Named random streams of NumPy, for what is drawn on the host."""
+"""Named random streams of NumPy, for random numbers that are drawn outside of JAX."""
 
 import zlib
 
@@ -6,5 +6,5 @@ import numpy as np
 
 
 def generator(seed: int, name: str) -> np.random.Generator:
-    """A generator of its own for every seed and name: different names never share random numbers."""
+    """The random generator of a seed and a name. Different names give independent numbers."""
     return np.random.default_rng([seed, zlib.crc32(name.encode())])

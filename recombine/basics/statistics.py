@@ -1,8 +1,9 @@
-"""Intervals by bootstrap: what a number could have been with other seeds; and how well scores predict failures.
+"""Intervals over seeds, rank statistics, and the number of tasks a target score needs.
 
-Seeds are drawn with replacement, whole: a seed's runs share their teacher and their split wherever they stand in a
-sweep, so what is compared within a seed stays paired. All draws of few seeds are counted exactly, with their weights.
-Of three seeds each extreme draw comes once in 27: their 95% interval goes from the smallest value to the largest.
+Runs of one seed share their teacher and their split, so all rows of a seed stay together and
+comparisons within a seed stay paired. From `MIN_BOOTSTRAP_SEEDS` seeds on, an interval is the 95%
+bootstrap interval, which draws whole seeds with replacement. Fewer seeds give a range: the smallest
+and the largest value of the statistic on the rows of a single seed.
 """
 
 from __future__ import annotations
@@ -10,80 +11,123 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-LEVELS = (0.025, 0.975)
-MOST_LISTED = 5  # seeds whose draws are all listed: 5 have 126 different ones
-NUM_DRAWS = 300  # of more seeds
+LEVELS = (0.025, 0.975)  # quantiles of the bootstrap that bound the 95% interval
+MIN_SEEDS = 3  # with fewer seeds no claim is judged
+MIN_BOOTSTRAP_SEEDS = 8  # with fewer seeds an interval is a range
+NUM_DRAWS = 300
+NUM_DRAWS_OF_MEAN = 2000
+RANGE = "range over seeds"
+RANGE_WITHOUT_ONE = "range over sets without one seed"
+BOOTSTRAP = "95% bootstrap interval"
 
 Statistic = Callable[[pd.DataFrame], float]
 
 
-def interval(values: Iterable[float]) -> tuple[float, float]:
-    """The bootstrap 95% interval of the mean; of one or two values, the smallest and the largest."""
+class SeedInterval(NamedTuple):
+    """An interval of a statistic over seeds, and what kind of interval it is."""
+
+    low: float
+    high: float
+    kind: str
+
+
+def mean_interval(values: Iterable[float]) -> tuple[float, float]:
+    """The bootstrap 95% interval of a mean; for one or two values, the smallest and the largest."""
     sample = np.asarray(list(values), float)
     if len(sample) < 3:
         return float(sample.min()), float(sample.max())
-    draws = np.random.default_rng(0).integers(len(sample), size=(2000, len(sample)))
+    draws = np.random.default_rng(0).integers(len(sample), size=(NUM_DRAWS_OF_MEAN, len(sample)))
     low, high = np.quantile(sample[draws].mean(axis=1), LEVELS)
     return float(low), float(high)
 
 
-def over_seeds(frame: pd.DataFrame, statistic: Statistic) -> tuple[float, float]:
-    """The bootstrap 95% interval of a statistic of a frame over its column `seed`; of two seeds, what each gives by
-    itself; NaN of one seed, or where a draw lacks what the statistic needs."""
-    of_seed = [frame.loc[frame["seed"] == seed, :] for seed in sorted(frame["seed"].unique())]
-    if len(of_seed) == 2:
-        low, high = sorted(statistic(one) for one in of_seed)
-        return low, high
-    if len(of_seed) < 2:
-        return math.nan, math.nan
-    draws = _draws(len(of_seed))
-    values = np.array(
-        [statistic(pd.concat([of_seed[i] for i in draw], ignore_index=True)) for draw in draws]
-    )
+def interval_over_seeds(frame: pd.DataFrame, statistic: Statistic) -> tuple[float, float]:
+    """The two ends of `seed_interval`."""
+    return seed_interval(frame, statistic)[:2]
+
+
+def seed_interval(frame: pd.DataFrame, statistic: Statistic) -> SeedInterval:
+    """The interval of a statistic over the seeds in column `seed`.
+
+    From `MIN_BOOTSTRAP_SEEDS` seeds on it is the 95% bootstrap interval, NaN if the statistic is
+    NaN for one of the draws. Fewer seeds give the range of the statistic over single seeds, NaN if
+    it is NaN for some of them, because rows are missing. If it is NaN for every single seed, it
+    needs several seeds at once (a correlation over students, a standard deviation over seeds): then
+    it is the range over the sets that leave out one seed. This range is narrower, so its kind says
+    so. A single seed has no interval: NaN.
+    """
+    rows_of_seed = [rows for _, rows in frame.groupby("seed")]
+    num_seeds = len(rows_of_seed)
+    if num_seeds >= MIN_BOOTSTRAP_SEEDS:
+        return SeedInterval(*_bootstrap_interval(rows_of_seed, statistic), BOOTSTRAP)
+    if num_seeds < 2:
+        return SeedInterval(math.nan, math.nan, RANGE)
+    values = list(map(statistic, rows_of_seed))
+    if num_seeds < MIN_SEEDS or not all(map(math.isnan, values)):
+        return SeedInterval(*_ends(values), RANGE)
+    others = itertools.combinations(rows_of_seed, num_seeds - 1)
+    values = [statistic(pd.concat(rows, ignore_index=True)) for rows in others]
+    return SeedInterval(*_ends(values), RANGE_WITHOUT_ONE)
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float]:
+    """The smallest and the largest value; NaN if one of them is NaN."""
+    return float(np.min(values)), float(np.max(values))
+
+
+def _bootstrap_interval(
+    rows_of_seed: Sequence[pd.DataFrame], statistic: Statistic
+) -> tuple[float, float]:
+    """The 95% interval of a statistic of seeds that are drawn with replacement."""
+    num_seeds = len(rows_of_seed)
+    random = np.random.default_rng(0).integers(num_seeds, size=(NUM_DRAWS, num_seeds))
+    draws = Counter(map(tuple, np.sort(random, axis=1).tolist()))
+    values = []
+    for draw in draws:
+        resampled = pd.concat([rows_of_seed[i] for i in draw], ignore_index=True)
+        values.append(statistic(resampled))
     if np.isnan(values).any():
         return math.nan, math.nan
-    return _quantiles(values, np.array(list(draws.values()), float))
+    return _weighted_quantiles(np.array(values), np.array(list(draws.values()), float))
 
 
-def _draws(num_seeds: int) -> dict[tuple[int, ...], float]:
-    """Draws of so many seeds with replacement, each with how often it comes."""
-    if num_seeds <= MOST_LISTED:
-        listed = itertools.combinations_with_replacement(range(num_seeds), num_seeds)
-        return {draw: _orders(draw) for draw in listed}
-    drawn = np.sort(
-        np.random.default_rng(0).integers(num_seeds, size=(NUM_DRAWS, num_seeds)), axis=1
-    )
-    return dict(Counter(map(tuple, drawn.tolist())))
-
-
-def _orders(draw: tuple[int, ...]) -> float:
-    """In how many orders a draw can come."""
-    return math.factorial(len(draw)) / math.prod(math.factorial(n) for n in Counter(draw).values())
-
-
-def _quantiles(values: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
-    """The smallest values below which (and at which) so much of the weight lies."""
+def _weighted_quantiles(values: np.ndarray, weights: np.ndarray) -> tuple[float, float]:
+    """For each level, the smallest value at or below which that share of the weight lies."""
     order = np.argsort(values)
-    reached = np.cumsum(weights[order]) / weights.sum()
-    low, high = (float(values[order][np.searchsorted(reached, level - 1e-9)]) for level in LEVELS)
+    cumulative = np.cumsum(weights[order]) / weights.sum()
+    low, high = (
+        float(values[order][np.searchsorted(cumulative, level - 1e-9)]) for level in LEVELS
+    )
     return low, high
 
 
-# A bootstrap calls the next two functions 300 times, so both use scipy's ranks. For 100 values, scikit-learn's
-# `roc_auc_score` takes about 30 times as long, `scipy.stats.mannwhitneyu` 10 times, and `scipy.stats.spearmanr`, which
-# also computes a p-value, almost twice. The tests compare the results with `roc_auc_score` and `spearmanr`.
+def holm(p_values: Sequence[float]) -> list[float]:
+    """P values corrected for their number by Holm's method (family-wise error rate)."""
+    adjusted = [0.0] * len(p_values)
+    largest = 0.0
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    for rank, i in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
+        adjusted[i] = largest
+    return adjusted
+
+
+# A bootstrap calls the next two functions hundreds of times, so both use scipy's ranks, which are
+# much faster than scikit-learn's `roc_auc_score`, and than `scipy.stats.mannwhitneyu` and
+# `spearmanr`, which also compute a p-value. Tests compare the results with these functions.
 
 
 def auroc(scores: Any, failed: Any) -> float:
-    """The area under the ROC curve: how often a failure scores higher than a success, where ties count half.
+    """The area under the ROC curve: how often a failure scores higher than a success.
 
-    `scores` are numbers and `failed` is true or false for each. NaN if all or none failed, or if a value is NaN.
+    `scores` are numbers and `failed` is true or false for each. Ties count half. NaN if all or none
+    failed, or if a value is NaN.
     """
     from scipy.stats import rankdata
 
@@ -98,48 +142,63 @@ def auroc(scores: Any, failed: Any) -> float:
     return float(num_right / num_pairs)
 
 
-def rank_correlation(one: Any, other: Any) -> float:
-    """Spearman's rank correlation of two lists of numbers, where ties share their mean rank.
+def rank_correlation(first: Any, second: Any) -> float:
+    """Spearman's rank correlation of two lists of numbers; ties share their mean rank.
 
-    NaN if one of the lists is constant (or has fewer than two values), or if a value is NaN.
+    NaN if a list is constant or has fewer than two values, or if a value is NaN.
     """
     from scipy.stats import rankdata
 
-    ranks = rankdata(np.stack([np.asarray(one, float), np.asarray(other, float)]), axis=1)
+    ranks = rankdata(np.stack([np.asarray(first, float), np.asarray(second, float)]), axis=1)
     constant = (ranks == ranks[:, :1]).all(axis=1)
     if constant.any() or np.isnan(ranks).any():
         return math.nan
     return float(np.corrcoef(ranks)[0, 1])
 
 
-def needed(tasks: Iterable[float], shares: Iterable[float], target: float) -> float:
-    """How many tasks it takes to reach a target: where the curve through the measured points last crosses it, on a
-    logarithmic axis. Infinity where the most tasks do not reach it; the fewest where they already do."""
-    points = sorted(zip(tasks, shares, strict=True))
-    if not points or not points[-1][1] >= target:  # also where it is NaN
+def tasks_needed(num_tasks: Iterable[float], scores: Iterable[float], target: float) -> float:
+    """The number of tasks at which the curve of scores last crosses a target.
+
+    The curve is linear between measured points, on a logarithmic axis of tasks. Infinity if the
+    score at the most tasks is below the target; the fewest tasks if no score is below it.
+    """
+    points = sorted(zip(num_tasks, scores, strict=True))
+    if not points or not points[-1][1] >= target:  # also if it is NaN
         return math.inf
-    for (few, low), (many, high) in reversed(list(itertools.pairwise(points))):
+    for (fewer, low), (more, high) in reversed(list(itertools.pairwise(points))):
         if math.isnan(low):
-            return float(many)
+            return float(more)
         if low < target:
-            return float(few * (many / few) ** ((target - low) / (high - low)))
+            return float(fewer * (more / fewer) ** ((target - low) / (high - low)))
     return float(points[0][0])
 
 
 def ratio(tasks: float, others: float) -> float | None:
-    """How many times as many; infinity where only the second number is known, None where not even that."""
+    """How many times as many tasks. Infinity if only `tasks` is infinite, None if `others` is."""
     return None if math.isinf(others) else float(tasks / others)
 
 
 def crossings(frame: Any, by: list[str], score: str, target: float) -> Any:
-    """The tasks that each group of runs needs for a target (`needed`), and whether that was measured: `state` is
-    `crossed`, or `never` where the most tasks do not reach it and `at once` where the fewest already do."""
-    found = []
+    """The tasks that each group of runs needs to reach a target (`tasks_needed`).
+
+    Gives a frame with the columns of `by`, `needed` and `state`: `crossed` if the curve crosses the
+    target, `never` if the most tasks do not reach it, `at once` if the fewest already do.
+    """
+    lines = []
     for keys, group in frame.groupby(by):
         curve = group.groupby("support/num_train")[score].mean()
-        tasks = needed(curve.index, curve, target)
-        state = (
-            "never" if math.isinf(tasks) else "at once" if tasks <= curve.index.min() else "crossed"
-        )
-        found.append((*keys, tasks, state))
-    return pd.DataFrame(found, columns=[*by, "needed", "state"])
+        needed = tasks_needed(curve.index, curve, target)
+        if math.isinf(needed):
+            state = "never"
+        elif needed <= curve.index.min():
+            state = "at once"
+        else:
+            state = "crossed"
+        lines.append((*keys, needed, state))
+    return pd.DataFrame(lines, columns=[*by, "needed", "state"])
+
+
+# The old names, which users' experiments may import, for one more release.
+interval = mean_interval
+over_seeds = interval_over_seeds
+needed = tasks_needed

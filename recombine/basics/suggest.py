@@ -1,18 +1,18 @@
-"""Words for the user: what to say of a name that does not exist, and of one thing or several."""
+"""Phrases of messages: suggestions for an unknown name, and counts with a plural."""
 
 import difflib
 from collections.abc import Iterable
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """What the user may have meant, in words."""
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: similar names, or else all of them."""
     known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    if close:
-        return "did you mean " + " or ".join(close) + "?"
-    return "there are " + ", ".join(known) if known else "there are none"
+    similar = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if similar:
+        return f"did you mean {' or '.join(similar)}?"
+    return f"choose from {', '.join(known)}" if known else "there are none"
 
 
-def counted(number: int, thing: str) -> str:
-    """A number of things: 1 run, 2 runs."""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 run, 2 runs."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

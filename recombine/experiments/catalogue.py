@@ -1,4 +1,4 @@
-"""The experiments: ours by their names, a user's own by the path of its file."""
+"""The experiments: built-in ones by name, a user's by the path of its file."""
 
 import functools
 import importlib
@@ -7,43 +7,48 @@ from pathlib import Path
 from types import ModuleType
 
 from recombine.basics.errors import InputError
-from recombine.basics.suggest import nearest
+from recombine.basics.suggest import did_you_mean
 from recombine.basics.user_files import load
 from recombine.basics.version import PACKAGE
 
-ROOMS = ("paper", "theory", "limits", "instrument")
+EXPERIMENT_FOLDERS = ("paper", "theory", "limits", "instrument")
 
 
 @functools.cache
 def _modules() -> dict[str, str]:
-    """Name -> module of every experiment: a public module of one of the rooms, and `quickstart`."""
-    found = {"quickstart": "recombine.experiments.quickstart"}
-    for room in ROOMS:
-        for info in pkgutil.iter_modules([str(PACKAGE / "experiments" / room)]):
+    """The module of every experiment, by name. Modules that begin with `_` are no experiments."""
+    modules = {"quickstart": "recombine.experiments.quickstart"}
+    for folder in EXPERIMENT_FOLDERS:
+        for info in pkgutil.iter_modules([str(PACKAGE / "experiments" / folder)]):
             if not info.ispkg and not info.name.startswith("_"):
-                found[info.name] = f"recombine.experiments.{room}.{info.name}"
-    return dict(sorted(found.items()))
+                modules[info.name] = f"recombine.experiments.{folder}.{info.name}"
+    return dict(sorted(modules.items()))
 
 
 def experiment_names() -> list[str]:
-    """The names of our experiments, without importing them."""
+    """The names of the built-in experiments, without importing them."""
     return list(_modules())
 
 
-def own_experiment(name: str) -> ModuleType | None:
-    """One of our experiments, or None where the name is not that of one."""
+def built_in_experiment(name: str) -> ModuleType | None:
+    """A built-in experiment, or None if there is none of this name."""
     return experiment(name) if name in _modules() else None
 
 
 def experiment(name: str) -> ModuleType:
-    """An experiment of ours by name, or a user's own by the path of its file."""
+    """A built-in experiment by name, or a user's by the path of its file."""
     if name.endswith(".py") or "/" in name:
-        module = load(Path(name))
-        if not any(callable(getattr(module, function, None)) for function in ("runs", "cells")):
-            raise InputError(
-                f"{name} defines no experiment: it needs a function runs(scale) that gives a list of Run"
-            )
-        return module
-    if name not in experiment_names():
-        raise InputError(f"there is no experiment {name!r}: {nearest(name, experiment_names())}")
+        return _user_experiment(name)
+    if name not in _modules():
+        suggestion = did_you_mean(name, experiment_names())
+        raise InputError(f"there is no experiment {name!r}: {suggestion}")
     return importlib.import_module(_modules()[name])
+
+
+def _user_experiment(path: str) -> ModuleType:
+    module = load(Path(path))
+    if not any(callable(getattr(module, name, None)) for name in ("runs", "cells")):
+        raise InputError(
+            f"{path} defines no experiment: add a function runs(scale) that returns a list of Run"
+        )
+    return module

@@ -1,62 +1,99 @@
-"""The ledger: what was published, what we measured, and whether it holds, one line per claim.
+"""Claims: what was published, what was measured here, and whether it holds.
 
-Nothing is typed in by hand: each experiment's `claims(rows)` computes its numbers from the committed rows
-`results/NAME.parquet`, so the ledger cannot disagree with them.
+An experiment lists its claims as data:
+
+    SOURCE = "arXiv 2507.07207, section 3"
+
+    def prepare(rows):            # optional; `final_rows` if the experiment has none
+        return final_rows(rows)
+
+    CLAIMS = [
+        reproduces(
+            "width helps",
+            "R2 on held-out combinations grows with width",
+            published="monotone gain",
+            statistic=difference("test/r2", "model.width", 1024, 128),
+            passes=above(0.02),
+        ),
+        control(
+            "no gain without structure",
+            "Without common modules, width does not help",
+            rows=where({"family": "Unrelated"}),
+            statistic=difference("test/r2", "model.width", 1024, 128),
+            passes=within(-0.02, 0.02),
+        ),
+    ]
+
+`claims_of(module, rows)` measures them. All claims are judged by the same rules:
+
+- Rows or columns that are missing make a claim "not yet run".
+- A statistic over seeds has an interval: the 95% bootstrap interval from 8 seeds on, a range for 3
+  to 7 seeds (`statistics.seed_interval`). With fewer than 3 seeds a claim is "not judged". The
+  seeds are the different values in the column `seed` of the selected rows. The argument `seed` of a
+  cell counts in the same way: it draws the world, the split or the network.
+- What does not depend on seeds (`exact`: a count, a bound, a property of all constructions) has no
+  interval and is judged on its value.
+- The rule `passes` is evaluated on the value and on both ends of the interval (`outcome`). If the
+  answers differ, the interval crosses the threshold: the claim is "inconclusive". A rule that looks
+  at the rows, not at the value, has the same answer at all three.
+- Otherwise a published claim is "reproduced", "confounded" (found as published, but a control that
+  should fail explains it as well) or "not reproduced"; a hypothesis of ours "holds" or "does not
+  hold".
+
+An experiment in a user's file may define a function `claims(rows)` that gives a list of `Claim`
+instead.
 """
 
 from __future__ import annotations
 
+import enum
+import importlib
 import math
-import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
-from recombine.basics import statistics, user_files
-from recombine.basics.errors import InputError
-from recombine.basics.version import CHECKOUT
-from recombine.storage.table import Table
+from recombine.basics import statistics
 
-RESULTS = CHECKOUT / "docs" / "results"
-Tell = Callable[[str, int, int], None]  # what is done, which one of how many it is
-OURS = (
-    "ours"  # in place of what was published, where nothing was: a control or a question of our own
-)
-COLUMNS = (
-    *(
-        "experiment",
-        "title",
-        "name",
-        "statement",
-        "source",
-        "ours",
-        "published",
-        "measured",
-        "interval",
+Frame = Any  # a pandas frame
+MOVED: dict[str, tuple[str, ...]] = {
+    "trend": ("Trend", "trend", "trends", "never_falls"),
+    "ledger": (
+        "COLUMNS",
+        "RESULTS",
+        "device_seconds",
+        "judge",
+        "ledger",
+        "recipe_text",
+        "recipes_of",
+        "results_folder",
+        "shown",
+        "Tell",
     ),
-    *(
-        "control",
-        "note",
-        "runs",
-        "computed",
-        "outdated",
-        "seconds",
-        "date",
-        "scale",
-        "device",
-        "recipe",
-        "verdict",
-        "command",
-    ),
-)
+}
+Interval = tuple[float, float]
+Statistic = Callable[[Frame], float]
+PAPER = "arXiv 2507.07207"  # the paper that the headline counts
+OURS = "ours"  # in place of a published value: a control or a question of our own
+PUBLISHED_VERDICTS = ("reproduced", "confounded", "not reproduced")
+OUR_VERDICTS = ("holds", "does not hold")
+OPEN_VERDICTS = ("inconclusive", "not judged", "not yet run")
+VERDICTS = (*PUBLISHED_VERDICTS, *OUR_VERDICTS, *OPEN_VERDICTS)
+HEADLINE = "claim of the paper"
+AFTER_ROWS = "rule fixed after rows were seen"
+REPETITION = "repetition"
+OTHER_SOURCE = "other source"
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One statement, published or (`published=OURS`) not, and what we found; `holds` is None until it has run."""
+    """A claim and its measurement.
+
+    `holds` is None if the claim was not measured or not judged. `repeats` names the claim that this
+    one repeats, as `experiment: claim`. `after_rows` says what was fixed after rows were seen.
+    """
 
     name: str
     statement: str
@@ -65,257 +102,494 @@ class Claim:
     measured: float | None
     holds: bool | None
     control: str = ""
-    interval: tuple[float, float] | None = None
-    better: bool = False
-    confounded: bool = (
-        False  # found as published, but a control that should fail explains it as well
-    )
+    interval: Interval | None = None
+    crosses: bool = False  # the interval crosses the threshold
+    confounded: bool = False  # found as published, but a control that should fail explains it
     note: str = ""  # shown with the number; it does not decide the verdict
+    threshold: str = ""  # the rule as text
+    threshold_published: bool = False  # otherwise the threshold is ours
+    interval_kind: str = ""
+    seeds: int | None = None  # None if the claim is not about seeds
+    repeats: str = ""
+    after_rows: str = ""
+    columns: tuple[str, ...] = ()  # what the statistic uses, if the claim names it
 
     @property
     def ours(self) -> bool:
-        """Whether nothing was published of it, also where that is spelt otherwise."""
+        """Whether nothing was published about it."""
         return self.published in (OURS, "", "-", "none")
 
     @property
+    def group(self) -> str:
+        """Where the claim is counted: the headline counts each claim of the paper once."""
+        if self.ours:
+            return OURS
+        if not self.source.startswith(PAPER):
+            return OTHER_SOURCE
+        if self.repeats:
+            return REPETITION
+        return AFTER_ROWS if self.after_rows else HEADLINE
+
+    @property
     def verdict(self) -> str:
-        """`reproduced`, `better`, `confounded`, `not reproduced`; `not yet run` also where there is only one seed."""
-        if self.holds is None or any(map(math.isnan, self.interval or ())):
+        """One of `VERDICTS`; the module's documentation defines them."""
+        if self.measured is None:
             return "not yet run"
+        if self.holds is None or has_too_few_seeds(self.seeds) or _is_undefined(self.interval):
+            return "not judged"
+        if self.crosses:
+            return "inconclusive"
+        if self.ours:
+            return "holds" if self.holds and not self.confounded else "does not hold"
         if not self.holds:
             return "not reproduced"
-        if self.confounded:
-            return "confounded"
-        return "better" if self.better else "reproduced"
+        return "confounded" if self.confounded else "reproduced"
 
 
-def judged(
-    rows: Any, statistic: statistics.Statistic, passes: Callable[[float, float], bool], **told: Any
-) -> Claim:
-    """A claim about a statistic of rows, which its interval over seeds passes or not; without rows, not yet run."""
-    if rows is None:
-        return Claim(measured=None, holds=None, **told)
-    interval = statistics.over_seeds(rows, statistic)
-    return Claim(measured=statistic(rows), holds=passes(*interval), interval=interval, **told)
+def has_too_few_seeds(seeds: int | None) -> bool:
+    """Whether a claim over this number of seeds is not judged."""
+    return seeds is not None and seeds < statistics.MIN_SEEDS
 
 
-def last(rows: pd.DataFrame) -> Any:
-    """The last evaluation of every run: what most claims are about."""
-    return rows[rows["step"] == rows.groupby("run")["step"].transform("max")].copy()
+def _is_undefined(interval: Interval | None) -> bool:
+    return any(map(math.isnan, interval or ()))
+
+
+class Measurement(NamedTuple):
+    """The value of a statistic, its interval, and the rows behind it.
+
+    `low` and `high` are the ends of the interval; both are the value itself if the claim has no
+    interval.
+    """
+
+    value: float
+    interval: Interval | None
+    rows: Frame  # the rows that the claim selects
+    all_rows: Frame  # all rows of the experiment, prepared
+
+    @property
+    def low(self) -> float:
+        """The lower end of the interval."""
+        return self.value if self.interval is None else self.interval[0]
+
+    @property
+    def high(self) -> float:
+        """The upper end of the interval."""
+        return self.value if self.interval is None else self.interval[1]
+
+    @property
+    def points(self) -> list[Measurement]:
+        """The measurement at its value and at both ends of its interval, without an interval."""
+        values = dict.fromkeys((self.value, self.low, self.high))
+        return [self._replace(value=value, interval=None) for value in values]
+
+
+class Outcome(enum.Enum):
+    """The outcome of a rule on a measurement. Only `PASSES` counts as true."""
+
+    PASSES = "passes"
+    FAILS = "fails"
+    CROSSES = "crosses"  # the rule passes on a part of the interval only
+
+    def __bool__(self) -> bool:
+        return self is Outcome.PASSES
 
 
 @dataclass(frozen=True)
-class Trend:
-    """How a score goes as a size grows, with every seed at every size."""
+class NamedRule:
+    """A rule with a text, for example `above 0.05`."""
 
-    gain: float  # from the smallest size to the largest
-    interval: tuple[float, float]
-    spread: float  # between seeds: the largest standard deviation at a size
-    drop: float  # the deepest fall of the mean below its best at a smaller size
-    fall: float  # the deepest one that is larger than the spread there, with its interval above zero; 0 without one
-    fall_interval: tuple[float, float]
+    text: str
+    decide: Callable[[Measurement], bool | Outcome]
 
-    @property
-    def grows(self) -> bool:
-        """Whether the score grows by more than seeds differ, from one end to the other."""
-        return self.interval[0] > 0 and self.gain > self.spread
+    def __call__(self, measurement: Measurement) -> Outcome:
+        """The outcome of the rule."""
+        return outcome(self.decide, measurement)
 
 
-def trend(frame: Any, size: str, score: str, sizes: Iterable[Any]) -> Trend | None:
-    """The trend of a score along these sizes; nothing where they are not the frame's, or a seed lacks one."""
-    cells = frame.pivot_table(score, "seed", size)
-    if list(cells) != sorted(sizes) or cells.isna().any(axis=None):
-        return None
-    means, spreads = cells.mean(), cells.std().fillna(0.0)
-
-    def gain(few: Any, many: Any) -> tuple[float, float]:
-        def paired(drawn: Any) -> float:
-            return drawn[many].mean() - drawn[few].mean()
-
-        return statistics.over_seeds(cells.reset_index(), paired)
-
-    drop, clear = (
-        0.0,
-        (0.0, (0.0, 0.0) if len(cells) > 1 else (math.nan, math.nan)),
-    )  # one seed tells no interval
-    for place, many in enumerate(means.index[1:], start=1):
-        best = means.iloc[:place].idxmax()
-        fall = float(means[best] - means[many])
-        drop = max(drop, fall)
-        if fall > max(spreads[best], spreads[many]) and (lost := gain(many, best))[0] > 0:
-            clear = max(clear, (fall, lost))
-    first, last = means.index[0], means.index[-1]
-    return Trend(
-        float(means[last] - means[first]), gain(first, last), float(spreads.max()), drop, *clear
-    )
+# A rule gives an outcome, or whether one point of an interval passes (`outcome` combines them).
+Rule = Callable[[Measurement], bool | Outcome]
+Check = Callable[[Measurement], bool]  # a condition on the whole measurement
+Select = Callable[[Frame], Frame | None]
 
 
-def trends(
-    frame: Any, line: str, size: str, score: str, wanted: Iterable[Mapping[Any, Any]]
-) -> dict[Any, Trend]:
-    """The trend of each line of a sweep; nothing unless one of the wanted sweeps, sizes by line, is there whole."""
-    for lines in wanted:
-        found = {
-            name: trend(frame[frame[line] == name], size, score, sizes)
-            for name, sizes in lines.items()
+class Measured(NamedTuple):
+    """A value with its interval, what kind of interval it is, and the number of seeds."""
+
+    value: float
+    interval: Interval | None = None
+    kind: str = ""
+    seeds: int | None = None  # None if the value does not depend on seeds
+
+
+Measure = Callable[[Frame], tuple[float, Interval | None] | Measured]
+
+
+def _as_measured(found: tuple[float, Interval | None] | Measured) -> Measured:
+    """The result of a measure; a user's measure may give a value and its interval only."""
+    return found if isinstance(found, Measured) else Measured(*found)
+
+
+def outcome(rule: Rule, measurement: Measurement) -> Outcome:
+    """The outcome of a rule on a measurement.
+
+    A rule that gives a bool is evaluated on the value and on both ends of the interval; if the
+    answers differ, the interval crosses the threshold.
+    """
+    answer = rule(measurement)
+    if isinstance(answer, Outcome):
+        return answer
+    answers = {bool(rule(point)) for point in measurement.points}
+    if len(answers) > 1:
+        return Outcome.CROSSES
+    return Outcome.PASSES if answers.pop() else Outcome.FAILS
+
+
+@dataclass(frozen=True)
+class DeclaredClaim:
+    """A claim before its measurement.
+
+    `measure` gives the value and its interval; `passes` decides the verdict. `rows` selects the
+    rows of the claim. `needs` names the columns that the statistic uses; the bootstrap draws from
+    these columns only, which is faster. The claim is not measured if no rows are selected, if one
+    of these columns is missing or empty, or if the statistic is NaN. `control_fails` checks the
+    control that `control` describes: if the control does not fail, a claim that passes is
+    confounded. `is_confounded` is true if a control explains the finding as well.
+    """
+
+    name: str
+    statement: str
+    published: str
+    measure: Measure
+    passes: Rule
+    source: str = ""  # the experiment's SOURCE if empty
+    rows: Select | None = None
+    needs: tuple[str, ...] = ()
+    control: str = ""
+    control_fails: Check | None = None
+    is_confounded: Check | None = None
+    note: Callable[[Measurement], str] | None = None
+    threshold: str = ""  # the rule as text; that of `passes` if empty
+    threshold_published: bool = False  # by the source; otherwise it is ours
+    repeats: str = ""  # the claim that this one repeats, as `experiment: claim`
+    after_rows: str = ""  # what was fixed after rows were seen
+
+    def judge(self, frame: Frame | None, source: str = "") -> Claim:
+        """Measure the claim on prepared rows. `source` is the source of the experiment."""
+        selected = self._selected(frame)
+        if selected is None:
+            return self._claim(source)
+        slim = selected[list(dict.fromkeys(("seed", *self.needs)))] if self.needs else selected
+        measured = _as_measured(self.measure(slim))
+        if math.isnan(measured.value):
+            return self._claim(source)
+        measurement = Measurement(measured.value, measured.interval, selected, frame)
+        note = "" if self.note is None else self.note(measurement)
+        about = {
+            "measured": measured.value,
+            "interval": measured.interval,
+            "interval_kind": measured.kind,
+            "seeds": measured.seeds,
+            "note": note,
         }
-        whole = {name: one for name, one in found.items() if one is not None}
-        if len(whole) == len(found):
-            return whole
-    return {}
+        if has_too_few_seeds(measured.seeds) or _is_undefined(measured.interval):
+            return self._claim(source, **about)
+        return self._claim(source, **about, **self._decided(measurement))
+
+    def _decided(self, measurement: Measurement) -> dict[str, bool]:
+        """The fields of a claim that decide its verdict."""
+        answer = outcome(self.passes, measurement)
+        control_fails = self.control_fails is None or bool(self.control_fails(measurement))
+        is_confounded = self.is_confounded is not None and bool(self.is_confounded(measurement))
+        return {
+            "holds": bool(answer),
+            "crosses": answer is Outcome.CROSSES,
+            "confounded": bool(answer) and (is_confounded or not control_fails),
+        }
+
+    def _selected(self, frame: Frame | None) -> Frame | None:
+        """The rows of the claim; None if there are none or if a column is missing or empty."""
+        if frame is None:
+            return None
+        selected = frame if self.rows is None else self.rows(frame)
+        if selected is None or len(selected) == 0:
+            return None
+        if any(column not in selected or selected[column].isna().all() for column in self.needs):
+            return None
+        return selected
+
+    def _claim(self, source: str, **measured: Any) -> Claim:
+        fields: dict[str, Any] = {"measured": None, "holds": None}
+        return Claim(
+            name=self.name,
+            statement=self.statement,
+            source=self.source or source,
+            published=self.published,
+            control=self.control,
+            threshold=self.threshold or getattr(self.passes, "text", ""),
+            threshold_published=self.threshold_published,
+            repeats=self.repeats,
+            after_rows=self.after_rows,
+            columns=self.needs,
+            **(fields | measured),
+        )
 
 
-def never_falls(trends: Iterable[Trend], statement: str, source: str) -> Claim:
-    """That no trend falls by more than seeds differ: the strict half of "monotone". The deepest such fall is told."""
-    deepest = max(trends, key=lambda one: one.fall, default=None)
-    return Claim(
-        name="never falls",
-        statement=f"{statement} (the deepest fall that is larger than the spread of seeds)",
-        source=source,
-        published="monotone gain",
-        measured=deepest and deepest.fall,
-        holds=deepest and deepest.fall == 0,
-        interval=deepest and deepest.fall_interval,
-        control="a fall within the spread of seeds does not count",
-    )
-
-
-def ledger(
-    experiments: Mapping[str, Any], results: Path, tell: Tell = lambda *_: None
-) -> pd.DataFrame:
-    """Return one line per claim of these experiment modules, measured on the packed tables in `results`."""
-    told, judged = (
-        [],
-        {name: module for name, module in experiments.items() if hasattr(module, "claims")},
-    )
-    for number, (name, module) in enumerate(judged.items(), start=1):
-        tell(f"judging {Path(name).stem}", number, len(judged))
-        told += judge(name, module, Table(results / f"{Path(name).stem}.parquet"))
-    return pd.DataFrame(told, columns=list(COLUMNS))
-
-
-def results_folder() -> Path:
-    """The committed tables: of the checkout that this code is in, or else of the one that is worked in."""
-    here = (
-        Path("docs") / "results"
-    )  # where this code is a copy elsewhere, as `pip install .` makes one
-    return here if here.is_dir() and not RESULTS.is_dir() else RESULTS
-
-
-def judge(name: str, module: Any, table: Table) -> list[dict[str, Any]]:
-    """The lines of one experiment (a name of ours or a user's file), measured on the runs that its table shows."""
-    rows, meta = shown(table), table.meta()
-    place = table.path.relative_to(CHECKOUT) if table.path.is_relative_to(CHECKOUT) else table.path
-    scale = meta.get("scale", "full")
-    command = shlex.join(["recombine", "run", name, "--scale", scale, "--out", str(place)])
-    devices = sorted(set(rows["meta/device"].dropna())) if "meta/device" in rows else []
-    shared = {
-        "experiment": Path(name).stem,
-        "title": getattr(module, "TITLE", Path(name).stem),
-        "runs": rows["run"].nunique() if len(rows) else 0,
-        "computed": hasattr(module, "cells"),
-        "outdated": _outdated(name, module, table, rows),
-        "seconds": device_seconds(rows),
-        "date": meta.get("date", ""),
-        "scale": scale,
-        "device": " + ".join(devices) or meta.get("device", ""),
-        "recipe": getattr(module, "RECIPE", "") or recipes_of(rows),
-        "command": command,
-    }
-    return [shared | _line(claim) for claim in _claims(module, table, rows, command)]
-
-
-def _outdated(name: str, module: Any, table: Table, rows: pd.DataFrame) -> int:
-    """How many of these runs the experiment does not ask for today, at the scale at which they were made."""
-    from recombine.sweeps.run import identity
-    from recombine.training.computed import Cell
-
-    scale, listing = (
-        table.meta().get("scale"),
-        getattr(module, "cells", getattr(module, "runs", None)),
-    )
-    if rows.empty or scale is None or listing is None:
-        return 0
-    try:
-        listed = listing(scale)
-    except Exception as error:
-        told = user_files.where(error, Path(getattr(module, "__file__", None) or ""))
-        raise InputError(f"{name} cannot list what it asks for at {scale} scale: {told}") from error
-    names = (
-        Cell(Path(name).stem, one).name if isinstance(one, Mapping) else identity(one)
-        for one in listed
-    )
-    return len(set(rows["run"]) - set(names))
-
-
-def recipes_of(rows: pd.DataFrame) -> str:
-    """The recipes of the trained runs as they would be written, with their steps; six at most."""
-    names = [
-        "recipe",
-        "recipe.learning_rate",
-        "recipe.weight_decay",
-        "recipe.vector_rate",
-        "num_steps",
-    ]
-    names.append("recipe.precision")
-    if "recipe" not in rows or "num_steps" not in rows:
-        return ""
-    runs = rows.drop_duplicates("run").reindex(columns=names)
-    counts = runs[runs["recipe.learning_rate"] != 0].value_counts(dropna=False)
-    listed: Any = counts.index
-    recipes = list(dict.fromkeys(recipe_text(*values) for values in listed))
-    recipes.sort(key=lambda text: not text.startswith("Paper"))  # the paper's own first
-    more = f"; and {len(recipes) - 6} more" if len(recipes) > 6 else ""
-    return "; ".join(recipes[:6]) + more
-
-
-def recipe_text(
+def reproduces(
     name: str,
-    learning_rate: float,
-    weight_decay: float,
-    vector_rate: float,
-    num_steps: float,
-    precision: str = "auto",
-) -> str:
-    """A recipe and its steps in words. Rows from before `vector_rate` was added (NaN) were trained with 1."""
-    fields = f"learning_rate={learning_rate:g}, weight_decay={weight_decay:g}"
-    if name == "Fast":
-        fields += f", vector_rate={1 if math.isnan(vector_rate) else vector_rate:g}"
-    typed = f", {precision}" if precision in ("float32", "bfloat16") else ""
-    return f"{name}({fields}), {num_steps:,.0f} steps{typed}"
+    statement: str,
+    *,
+    published: str,
+    passes: Rule,
+    statistic: Statistic | None = None,
+    measure: Measure | None = None,
+    **options: Any,
+) -> DeclaredClaim:
+    """A published claim: the interval of `statistic` over seeds must pass the rule.
+
+    `measure` takes the place of `statistic` where value and interval are computed otherwise.
+    `options` are fields of `DeclaredClaim`.
+    """
+    if measure is None:
+        assert statistic is not None, "a claim needs a statistic or a measure"
+        measure = over_seeds(statistic)
+    return DeclaredClaim(name, statement, published, measure, passes, **options)
 
 
-def _line(claim: Claim) -> dict[str, Any]:
-    published = OURS if claim.ours else claim.published
-    return vars(claim) | {"verdict": claim.verdict, "ours": claim.ours, "published": published}
+def hypothesis(name: str, statement: str, *, passes: Rule, **options: Any) -> DeclaredClaim:
+    """A question of our own: as `reproduces`, but nothing was published about it."""
+    return reproduces(name, statement, published=OURS, passes=passes, **options)
 
 
-def shown(table: Table) -> pd.DataFrame:
-    """The rows of the runs that the table's last command was about; it may hold others too."""
-    rows, meta = table.read(), table.meta()
-    return rows.loc[rows["run"].isin(meta["shown"]), :] if len(rows) and "shown" in meta else rows
+def control(name: str, statement: str, *, passes: Rule, **options: Any) -> DeclaredClaim:
+    """A control of our own that has a verdict: as `hypothesis`, with the source `control`."""
+    return hypothesis(name, statement, passes=passes, source="control", **options)
 
 
-def _claims(module: Any, table: Table, rows: pd.DataFrame, command: str) -> list[Claim]:
-    if rows.empty:
-        return module.claims(None)
-    try:
+def over_seeds(statistic: Statistic) -> Measure:
+    """Measure a statistic and its interval over seeds (`statistics.seed_interval`)."""
+
+    def measure(rows: Frame) -> Measured:
+        value = statistic(rows)
+        if math.isnan(value):  # not measured: no interval is needed
+            return Measured(value)
+        low, high, kind = statistics.seed_interval(rows, statistic)
+        num_seeds = rows["seed"].nunique()
+        interval = None if num_seeds == 1 else (low, high)
+        return Measured(value, interval, kind if interval else "", num_seeds)
+
+    return measure
+
+
+bootstrapped = over_seeds  # the earlier name
+
+
+def exact(statistic: Statistic) -> Measure:
+    """Measure a statistic that does not depend on seeds: it is judged on its value."""
+    return lambda rows: Measured(statistic(rows))
+
+
+def above(threshold: float) -> NamedRule:
+    """The value is above the threshold."""
+    return NamedRule(f"above {threshold:g}", lambda point: point.value > threshold)
+
+
+def below(threshold: float) -> NamedRule:
+    """The value is below the threshold."""
+    return NamedRule(f"below {threshold:g}", lambda point: point.value < threshold)
+
+
+def at_least(threshold: float) -> NamedRule:
+    """The value is at or above the threshold."""
+    return NamedRule(f"at least {threshold:g}", lambda point: point.value >= threshold)
+
+
+def at_most(threshold: float) -> NamedRule:
+    """The value is at or below the threshold."""
+    return NamedRule(f"at most {threshold:g}", lambda point: point.value <= threshold)
+
+
+def within(low: float, high: float) -> NamedRule:
+    """The value lies between two values, ends included."""
+    rules = [at_least(low)] if low > -math.inf else []
+    rules += [at_most(high)] if high < math.inf else []
+    return all_of(*rules)
+
+
+def contains(number: float) -> NamedRule:
+    """The number lies inside the interval. This rule is never inconclusive."""
+
+    def is_inside(measurement: Measurement) -> Outcome:
+        is_between = measurement.low <= number <= measurement.high
+        return Outcome.PASSES if is_between else Outcome.FAILS
+
+    return NamedRule(f"an interval that contains {number:g}", is_inside)
+
+
+def on_value(text: str, check: Check) -> NamedRule:
+    """A rule about the value alone or about the rows: its interval is not used."""
+    return NamedRule(text, lambda found: Outcome.PASSES if check(found) else Outcome.FAILS)
+
+
+def all_of(*rules: Rule) -> NamedRule:
+    """Fails if one of the rules fails, passes if all pass, and crosses otherwise."""
+
+    def decide(measurement: Measurement) -> Outcome:
+        outcomes = [outcome(rule, measurement) for rule in rules]
+        if Outcome.FAILS in outcomes:
+            return Outcome.FAILS
+        return Outcome.CROSSES if Outcome.CROSSES in outcomes else Outcome.PASSES
+
+    texts = [text for rule in rules if (text := getattr(rule, "text", ""))]
+    return NamedRule(" and ".join(texts), decide)
+
+
+def where(conditions: Mapping[str, Any]) -> Callable[[Frame], Frame]:
+    """Select the rows whose columns have these values. A list of values means any of them."""
+
+    def select(frame: Frame) -> Frame:
+        for column, value in conditions.items():
+            is_collection = isinstance(value, Collection) and not isinstance(value, str)
+            matches = frame[column].isin(list(value)) if is_collection else frame[column] == value
+            frame = frame[matches]
+        return frame
+
+    return select
+
+
+def mean_of(column: str) -> Statistic:
+    """The mean of a column."""
+    return lambda rows: float(rows[column].mean())
+
+
+def max_of(column: str) -> Statistic:
+    """The largest value of a column."""
+    return lambda rows: float(rows[column].max())
+
+
+def min_of(column: str) -> Statistic:
+    """The smallest value of a column."""
+    return lambda rows: float(rows[column].min())
+
+
+def mean_difference(first: str, second: str) -> Statistic:
+    """The mean of a column minus that of another, over the rows that have both."""
+    return lambda rows: float((rows[first] - rows[second]).mean())
+
+
+def difference(score: str, column: str, first: Any, second: Any) -> Statistic:
+    """The mean score of rows where `column` is `first`, minus that where it is `second`."""
+
+    def statistic(rows: Frame) -> float:
+        first_mean = rows.loc[rows[column] == first, score].mean()
+        second_mean = rows.loc[rows[column] == second, score].mean()
+        return float(first_mean) - float(second_mean)
+
+    return statistic
+
+
+def claims_of(module: Any, rows: pd.DataFrame | None) -> list[Claim]:
+    """The claims of an experiment, measured on its rows; not measured if there are no rows.
+
+    A function `claims(rows)` of the experiment takes precedence over its list `CLAIMS`.
+    """
+    if hasattr(module, "claims"):
         return module.claims(rows)
-    except KeyError as error:
-        raise InputError(
-            f"{table.path} has no column {error}: make it anew with `{command}`"
-        ) from error
-    except Exception as error:
-        told = user_files.where(error, Path(getattr(module, "__file__", None) or ""))
-        raise InputError(f"the claims cannot be computed from {table.path}: {told}") from error
+    frame = None if rows is None else prepared(module, rows)
+    return [declared.judge(frame, getattr(module, "SOURCE", "")) for declared in module.CLAIMS]
 
 
-def device_seconds(rows: pd.DataFrame) -> float:
-    """How long the device was held for these runs: their training, and the compilation of each program once."""
-    if "meta/compile_seconds" not in rows:
-        return 0.0
-    runs = rows.drop_duplicates("run")
-    programs = runs.drop_duplicates(
-        ["meta/seconds", "meta/compile_seconds"]
-    )  # what trains side by side shares both
-    return sum(runs["meta/seconds"]) + sum(programs["meta/compile_seconds"])
+def makes_claims(module: Any) -> bool:
+    """Whether an experiment has claims, as a list or as a function."""
+    return hasattr(module, "claims") or hasattr(module, "CLAIMS")
+
+
+def prepared(module: Any, rows: pd.DataFrame) -> Frame:
+    """The rows on which an experiment's claims and figures are computed.
+
+    Without a function `prepare` these are the final rows of trained runs, or all rows of cells.
+    """
+    if hasattr(module, "prepare"):
+        return module.prepare(rows)
+    return rows if hasattr(module, "cells") else final_rows(rows)
+
+
+def last(rows: Frame) -> Frame:
+    """The last evaluation of every run."""
+    return rows[rows["step"] == rows.groupby("run")["step"].transform("max")].copy()
+
+
+def final_rows(rows: Frame) -> Frame:
+    """The last evaluation of every run, with columns `model.width`, `model.depth`, `num_train`.
+
+    They are the width and the number of the hidden layers (of the blocks of a transformer) and the
+    number of train tasks, where the model and the split have them. A model's own fields `width` and
+    `depth` stay.
+    """
+    final = last(rows)
+    if "model.widths" in final:
+        sizes = [_layer_sizes(text) for text in final["model.widths"]]
+        _add_column(final, "model.width", [layers[0] if layers else math.nan for layers in sizes])
+        _add_column(final, "model.depth", [len(layers) or math.nan for layers in sizes])
+    if "model.d_model" in final:
+        _add_column(final, "model.width", final["model.d_model"])
+    if "model.num_layers" in final:
+        _add_column(final, "model.depth", final["model.num_layers"])
+    if "support/num_train" in final:
+        final["num_train"] = final["support/num_train"]
+    return final
+
+
+def _layer_sizes(text: Any) -> list[int]:
+    """The widths of the hidden layers from the stored text, such as `64x64`; empty if unknown."""
+    return [int(size) for size in str(text).split("x") if size.isdigit()]
+
+
+def _add_column(frame: Frame, name: str, values: Any) -> None:
+    """Add a column, or fill the gaps of one that is there; integers unless values are missing."""
+    new = pd.Series(values, index=frame.index)
+    column: Any = frame[name].fillna(new) if name in frame else new
+    frame[name] = column if column.isna().any() else column.astype(int)
+
+
+def complete_seeds(rows: Frame) -> Frame:
+    """The rows of the seeds with the most runs: of an unfinished sweep, the complete seeds."""
+    num_runs = rows.groupby("seed")["run"].nunique()
+    return rows[rows["seed"].isin(num_runs.index[num_runs == num_runs.max()])]
+
+
+def judged(
+    rows: Any,
+    statistic: Statistic,
+    passes: Callable[[float, float], bool],
+    **fields: Any,
+) -> Claim:
+    """A claim about a statistic of rows, judged on its interval over seeds.
+
+    For functions `claims(rows)`. `passes` decides about the ends of an interval. `fields` are the
+    other fields of `Claim`.
+    """
+    if rows is None:
+        return Claim(measured=None, holds=None, **fields)
+    value, interval, kind, seeds = _as_measured(over_seeds(statistic)(rows))
+    if math.isnan(value):
+        return Claim(measured=None, holds=None, **fields)
+    ends = interval or (value, value)
+    holds = bool(passes(*ends))
+    crosses = not holds and any(passes(end, end) for end in (*ends, value))
+    return Claim(
+        measured=value,
+        holds=holds,
+        crosses=crosses,
+        interval=interval,
+        interval_kind=kind,
+        seeds=seeds,
+        **fields,
+    )
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in MOVED.items():  # for experiments in users' files, for one release
+        if name in names:
+            return getattr(importlib.import_module(f"recombine.experiments.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""What the record says of device time: by kind of device, and beside the public code."""
+"""Device time in the record: total by kind of device, and compared with the public code."""
 
 from __future__ import annotations
 
@@ -10,102 +10,118 @@ from typing import Any
 import pandas as pd
 
 from recombine.basics.console import duration
-from recombine.experiments.claim import device_seconds, shown
+from recombine.basics.suggest import counted
+from recombine.experiments.ledger import device_seconds, shown
 from recombine.storage.table import Table
 
-Line = Mapping[str, Any]  # of the ledger
-# The public code's first three sweeps, of size, data and support, as they are called here; and how many runs they have.
-FIRST, PUBLIC_RUNS = ("scaling_width", "scaling_data", "support_conditions"), 774
+Line = Mapping[str, Any]  # of the ledger: one claim
+# Our experiments for the first three sweeps of the public code, which vary size, data and support.
+PUBLIC_SWEEPS = ("scaling_width", "scaling_data", "support_conditions")
+NUM_PUBLIC_RUNS = 774  # in these three sweeps of the public code
+PAPER_WIDTHS = "1024x1024x1024x1024"
 
 
-def by_experiment(found: Sequence[Line]) -> dict[str, list[Line]]:
-    """The lines of each experiment."""
-    return {
-        name: list(claims)
-        for name, claims in itertools.groupby(found, lambda line: line["experiment"])
-    }
+def claims_by_experiment(claims: Sequence[Line]) -> dict[str, list[Line]]:
+    """The claims of each experiment."""
+    groups = itertools.groupby(claims, lambda claim: claim["experiment"])
+    return {name: list(group) for name, group in groups}
 
 
-def took(found: Sequence[Line]) -> str:
-    """The time of each kind of device."""
-    seconds: Counter[str] = Counter()
-    for first, *_ in by_experiment(found).values():
-        seconds[first["device"]] += first["seconds"]
-    told = [f"{duration(value)} on {device}" for device, value in sorted(seconds.items()) if device]
-    return " and ".join(told) or "none"
+def device_time_text(claims: Sequence[Line]) -> str:
+    """The time of each kind of device, for example `20 s on cpu`."""
+    seconds_by_device: Counter[str] = Counter()
+    for first, *_ in claims_by_experiment(claims).values():
+        seconds_by_device[first["device"]] += first["seconds"]
+    texts = [
+        f"{duration(seconds)} on {device}"
+        for device, seconds in sorted(seconds_by_device.items())
+        if device
+    ]
+    return " and ".join(texts) or "none"
 
 
-def section(found: Sequence[Line], tables: Sequence[Table]) -> str:
-    """The page's section: what all runs took, those of the 4x1024 MLP, and the public code's first sweeps."""
-    told = (
-        f"{took(found)}: the training of all runs, and what they waited for their programs. Sweeps that shared a "
-        "device count it each."
+def section(claims: Sequence[Line], tables: Sequence[Table]) -> str:
+    """The section of the page: all runs, the runs of the paper's MLP, and the public sweeps."""
+    total = (
+        f"All runs together took {device_time_text(claims)}, compilation included. If two sweeps "
+        "shared a device, its time counts for both." + _runs_without_verdict(tables)
     )
-    parts = [told + _more(tables), _students(tables), _first_sweeps(found)]
-    return "\n\n".join(["## Device time", *filter(None, parts)]) + "\n"
+    paragraphs = ["## Device time", total, _paper_models(tables), _public_sweeps(claims)]
+    return "\n\n".join(paragraph for paragraph in paragraphs if paragraph) + "\n"
 
 
-def _more(tables: Iterable[Table]) -> str:
-    """What the runs took that the tables hold, but do not show."""
-    rows = [_unshown(table) for table in tables]
-    num_runs = sum(len(set(one["run"])) for one in rows)
+def _runs_without_verdict(tables: Iterable[Table]) -> str:
+    """A sentence on the runs that are in the tables but belong to no claim."""
+    rows = [_not_shown(table) for table in tables]
+    num_runs = _num_runs(rows)
     if not num_runs:
         return ""
-    took = duration(sum(map(device_seconds, rows)))
-    return f" Further runs in the tables, which are no part of what is judged: {num_runs}, {took}."
+    time = duration(sum(map(device_seconds, rows)))
+    runs = counted(num_runs, "more run")
+    return f" The tables hold {runs} that no verdict uses, with a device time of {time}."
 
 
-def _unshown(table: Table) -> pd.DataFrame:
+def _not_shown(table: Table) -> pd.DataFrame:
     rows = table.read()
-    return (
-        rows.loc[~rows["run"].isin(shown(table)["run"]), :]
-        if len(rows)
-        else pd.DataFrame({"run": []})
-    )
+    if rows.empty:
+        return pd.DataFrame({"run": []})
+    return rows.loc[~rows["run"].isin(shown(table)["run"]), :]
 
 
-def _students(tables: Iterable[Table]) -> str:
-    """The runs of the paper's architecture beside the public code."""
+def _num_runs(tables: Iterable[pd.DataFrame]) -> int:
+    return sum(len(set(rows["run"])) for rows in tables)
+
+
+def _paper_models(tables: Iterable[Table]) -> str:
+    """A paragraph that compares the runs of the paper's MLP with the public code."""
     from recombine.planning.bench.speed import PUBLIC_SECONDS
 
-    rows = [_of_the_paper(shown(table)) for table in tables]
-    num_runs, ours = sum(len(set(one["run"])) for one in rows), sum(map(device_seconds, rows))
+    rows = [_of_paper_model(shown(table)) for table in tables]
+    num_runs = _num_runs(rows)
     if not num_runs:
         return ""
-    public = num_runs * PUBLIC_SECONDS
+    seconds = sum(map(device_seconds, rows))
+    public_seconds = num_runs * PUBLIC_SECONDS
     return (
-        f"{num_runs} of the runs train an MLP of 4 layers of 1024 on the hyperteacher on an H200, by several recipes; "
-        f"they took {duration(ours)}. The public code needs {PUBLIC_SECONDS:g} s for the steps of one such run on the "
-        "same GPU (290,000, whatever the task; compilation not counted): "
-        f"{duration(public)} for {num_runs} in a row, {public / ours:,.0f} times as long."
+        f"{num_runs} of the runs train the paper's MLP (4 layers of 1024) on the hyperteacher on "
+        f"an H200, with several recipes. They took {duration(seconds)}. The public code needs "
+        f"{PUBLIC_SECONDS:g} s for the 290,000 steps of one such run on the same GPU, without "
+        f"compilation: {duration(public_seconds)} for {num_runs} runs one after the other, "
+        f"{public_seconds / seconds:,.0f} times as long."
     )
 
 
-def _of_the_paper(rows: pd.DataFrame) -> pd.DataFrame:
+def _of_paper_model(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of trained 4x1024 MLPs on the hyperteacher, made on an H200."""
     if "model.widths" not in rows:
         return pd.DataFrame({"run": []})
-    student = (rows["model"] == "MLP") & (rows["model.widths"] == "1024x1024x1024x1024")
-    on_h200 = rows["meta/device"].str.contains("H200", na=False)
-    trained = (
-        rows.get("recipe.learning_rate", 1) != 0
-    )  # controls that were never trained do not count
-    return rows.loc[student & on_h200 & trained & (rows["family"] == "Hyperteacher"), :]
+    is_model = (rows["model"] == "MLP") & (rows["model.widths"] == PAPER_WIDTHS)
+    is_family = rows["family"] == "Hyperteacher"
+    is_h200 = rows["meta/device"].str.contains("H200", na=False)
+    is_trained = rows.get("recipe.learning_rate", 1) != 0  # leaves out untrained baselines
+    return rows.loc[is_model & is_family & is_h200 & is_trained, :]
 
 
-def _first_sweeps(found: Sequence[Line]) -> str:
-    """The public code's first three sweeps, which were to take an hour; nothing unless all are there at full scale."""
+def _public_sweeps(claims: Sequence[Line]) -> str:
+    """A paragraph on the public code's first three sweeps, if all are there at full scale."""
     from recombine.planning.bench.speed import PUBLIC_SECONDS
 
-    lines = [claims[0] for name, claims in by_experiment(found).items() if name in FIRST]
-    if len(lines) < len(FIRST) or not all(
+    by_experiment = claims_by_experiment(claims)
+    lines = [by_experiment[name][0] for name in by_experiment if name in PUBLIC_SWEEPS]
+    is_complete = len(lines) == len(PUBLIC_SWEEPS) and all(
         line["runs"] and line["scale"] == "full" for line in lines
-    ):
+    )
+    if not is_complete:
         return ""
-    num_runs, seconds = sum(line["runs"] for line in lines), sum(line["seconds"] for line in lines)
-    (*names, last), public = [f"`{name}`" for name in FIRST], num_runs * PUBLIC_SECONDS
+    num_runs = sum(line["runs"] for line in lines)
+    seconds_per_run = sum(line["seconds"] for line in lines) / num_runs
+    names = [f"`{name}`" for name in PUBLIC_SWEEPS]
     return (
-        f"The public code's first three sweeps, of size, data and support, have {PUBLIC_RUNS} runs; the aim was "
-        f"one hour on an H200. Here they are {', '.join(names)} and {last}: {num_runs} runs at full scale, "
-        f"{took(lines)}; at that rate {PUBLIC_RUNS} take {duration(seconds / num_runs * PUBLIC_RUNS)}. The public "
-        f"code would take {duration(public)} for {num_runs} in a row, at {PUBLIC_SECONDS:g} s each."
+        f"The public code's first three sweeps vary size, data and support, in {NUM_PUBLIC_RUNS} "
+        "runs. Our goal was to train them in one hour on an H200. The experiments "
+        f"{', '.join(names[:-1])} and {names[-1]} have {num_runs} runs at full scale and took "
+        f"{device_time_text(lines)}; at this rate {NUM_PUBLIC_RUNS} runs take "
+        f"{duration(seconds_per_run * NUM_PUBLIC_RUNS)}. The public code would need "
+        f"{duration(num_runs * PUBLIC_SECONDS)} for {num_runs} runs one after the other, at "
+        f"{PUBLIC_SECONDS:g} s each."
     )

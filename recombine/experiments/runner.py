@@ -1,4 +1,6 @@
-"""What `recombine run` does around `train`: an experiment's runs, their executor, and what is kept beside the rows."""
+"""`recombine run`: list the runs of an experiment, train them, and save what a report shows beside
+the rows.
+"""
 
 import contextlib
 import functools
@@ -17,349 +19,375 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from recombine.basics import user_files
+from recombine.basics.atomic_io import write_atomically
 from recombine.basics.console import say
 from recombine.basics.errors import InputError, require
-from recombine.experiments import catalogue
+from recombine.experiments import catalogue, plots
 from recombine.reporting import unit_activity
+from recombine.reporting.page import mixtures
 from recombine.storage import trackers
 from recombine.storage.table import Table
 from recombine.sweeps import discovery, overrides
+from recombine.sweeps.code_hash import hash_of_package
 from recombine.sweeps.run import Run, identity, structure
 from recombine.training import computed, executors
-from recombine.training.scheduler import complete, finished
+from recombine.training.scheduler import complete, finished_rows
+from recombine.training.termination import EXIT_CODE_SIGTERM, Terminated
 
 SCALES = ("tiny", "small", "full")
-FILES = (  # endings of a file, which no folder of rows gets by mistake; another dot in its name is fine
-    *(
-        ".arrow",
-        ".csv",
-        ".feather",
-        ".gz",
-        ".h5",
-        ".html",
-        ".json",
-        ".jsonl",
-        ".log",
-        ".md",
-        ".npz",
-        ".parq",
-    ),
-    *(
-        ".parquet",
-        ".pdf",
-        ".pkl",
-        ".png",
-        ".pq",
-        ".py",
-        ".svg",
-        ".tsv",
-        ".txt",
-        ".xlsx",
-        ".yaml",
-        ".yml",
-        ".zip",
-    ),
-)
-SWEEP = {
-    "experiment.json",
-    "status.json",
-    "rows",
-}  # one of them is in every folder that a sweep was written to
-BESIDE = {
-    "failure.txt",
-    "mlruns",
-    "slurm",
-    "tensorboard",
-    "wandb",
-    "work",
-}  # and these may be there before
+# A folder of rows must not have one of these suffixes: the name was meant for a file.
+FILE_SUFFIXES = {
+    f".{suffix}"
+    for suffix in [
+        "arrow",
+        "csv",
+        "feather",
+        "gz",
+        "h5",
+        "html",
+        "json",
+        "jsonl",
+        "log",
+        "md",
+        "npz",
+        "parq",
+        "parquet",
+        "pdf",
+        "pkl",
+        "png",
+        "pq",
+        "py",
+        "svg",
+        "tsv",
+        "txt",
+        "xlsx",
+        "yaml",
+        "yml",
+        "zip",
+    ]
+}
+SWEEP_FILES = {"experiment.json", "status.json", "rows"}  # every folder of a sweep has one of these
+EXTRA_FILES = {"failure.txt", "mlruns", "slurm", "tensorboard", "wandb", "work"}  # allowed before
 
 
 @dataclass(frozen=True)
-class Order:
-    """What a user asks for: an experiment (a name of ours or a file), its size and settings, and where it trains."""
+class Request:
+    """What the user asked for: an experiment (a name or a file), its options and its output."""
 
     experiment: str
     scale: str = "small"
     out: Path | None = None
     settings: Sequence[str] = ()
     seeds: int | None = None
-    on: str = "here"
+    executor: str = "here"
     slurm: str = ""
     log: Sequence[str] = ()
-    finished: bool = False  # train nothing, and take the runs that are there
+    no_train: bool = False  # use the finished runs only
+    like_workers: bool = False
 
     @property
     def name(self) -> str:
-        """The experiment's name."""
+        """The name of the experiment."""
         return Path(self.experiment).stem
 
     @property
-    def place(self) -> Path:
-        """Where the rows go."""
+    def path(self) -> Path:
+        """The folder or file of the rows."""
         return self.out or Path("results") / f"{self.name}-{self.scale}"
 
 
-def runs_of(order: Order) -> tuple[ModuleType, list[Run]]:
-    """The experiment and its runs, with the user's settings."""
-    module = _module(order)
-    require(hasattr(module, "runs"), f"{order.experiment} is computed, not trained: it has no runs")
-    told = f"{order.experiment}: runs({order.scale!r})"
-    runs = _listed(module, module.runs, order.scale, told)
-    require(all(isinstance(one, Run) for one in runs), f"{told} must give a list of Run")
-    runs = overrides.apply(runs, order.settings, discovery.parts_of(module))
-    runs = runs if order.seeds is None else overrides.reseed(runs, order.seeds)
-    require(len(runs) > 0, f"{told} gave no run")
+class Job(NamedTuple):
+    """How to make the rows: a function that gives them and the number of new runs, and the names of
+    the runs.
+
+    `programs` has the structure of each run; it is empty if the experiment is computed.
+    """
+
+    make_rows: Callable[[], tuple[pd.DataFrame, int]]
+    names: list[str]
+    programs: dict[str, Run]
+    code: str  # a hash of our code that makes the rows now
+
+
+def runs_of(request: Request) -> tuple[ModuleType, list[Run]]:
+    """The module of an experiment and its runs, with the user's settings."""
+    module = _module(request)
+    is_trained = hasattr(module, "runs")
+    require(is_trained, f"{request.experiment} is computed, not trained: it has no runs")
+    call = f"{request.experiment}: runs({request.scale!r})"
+    runs = _listed(module, module.runs, request.scale, call)
+    require(all(isinstance(run, Run) for run in runs), f"{call} must return a list of Run")
+    runs = overrides.apply(runs, request.settings, discovery.parts_of(module))
+    if request.seeds is not None:
+        runs = overrides.reseed(runs, request.seeds)
+    require(len(runs) > 0, f"{call} returned no run")
     return module, runs
 
 
-def _module(order: Order) -> ModuleType:
-    require(
-        order.scale in SCALES,
-        f"there is no scale {order.scale!r}: choose one of {', '.join(SCALES)}",
-    )
-    return catalogue.experiment(order.experiment)
+def _module(request: Request) -> ModuleType:
+    message = f"there is no scale {request.scale!r}: choose one of {', '.join(SCALES)}"
+    require(request.scale in SCALES, message)
+    return catalogue.experiment(request.experiment)
 
 
 def _listed(
-    module: ModuleType, function: Callable[[str], Iterable[Any]], scale: str, told: str
+    module: ModuleType, function: Callable[[str], Iterable[Any]], scale: str, call: str
 ) -> list[Any]:
     try:
         return list(function(scale))
     except InputError:
         raise
     except Exception as error:
-        raise InputError(
-            f"{told} failed: {user_files.where(error, Path(module.__file__ or ''))}"
-        ) from error
+        reason = user_files.describe_error(error, Path(module.__file__ or ""))
+        raise InputError(f"{call} failed: {reason}") from error
 
 
-def perform(order: Order, quiet: bool = False) -> tuple[dict[str, Any], pd.DataFrame]:
-    """Train or compute an experiment and keep what a report shows; the result in numbers, and the rows."""
-    clock, table = time.perf_counter(), Table(order.place)
-    module = _module(order)
-    work, names, programs = (_computing if hasattr(module, "cells") else _training)(
-        order, table, quiet
-    )
-    if not order.finished:
-        _check_place(table)
-    _tell_taken(order, table)
-    with _stopped(table, names):
-        try:
-            rows, num_new = work()
-        except InputError:
-            raise
-        except Exception as error:
-            done = "computing" if hasattr(module, "cells") else "training"
-            raise _failure(done, error, table, Path(module.__file__ or "")) from error
-    there = set(rows["run"])
-    if len(there) < len(set(names)):
-        what, done = ("cells", "computed") if hasattr(module, "cells") else ("runs", "trained")
-        say(f"{len(there)} of {len(set(names))} {what} are there; the others are not {done}")
+def perform(request: Request, quiet: bool = False) -> tuple[dict[str, Any], pd.DataFrame]:
+    """Train or compute an experiment, and save what a report shows. Returns the result and the
+    rows.
+    """
+    start = time.perf_counter()
+    table = Table(request.path)
+    module = _module(request)
+    is_computed = hasattr(module, "cells")
+    prepare_job = _computing_job if is_computed else _training_job
+    job = prepare_job(request, table, quiet)
+    if not request.no_train:
+        _check_output(table)
+    _warn_if_other_experiment(request, table)
+    rows, num_new = _make_rows(job, module, table)
+    finished = set(rows["run"])
+    num_wanted = len(set(job.names))
+    if len(finished) < num_wanted:
+        kind = "cells" if is_computed else "runs"
+        say(f"{len(finished)} of {num_wanted} {kind} are finished; the others are missing")
+    programs = {program for name, program in job.programs.items() if name in finished}
     result = {
-        "experiment": order.name,
-        "out": str(order.place),
-        "runs": len(there),
-        "programs": len({program for name, program in programs.items() if name in there}),
-        "seconds": round(time.perf_counter() - clock, 1),
-        "summary": _of_rows(module, "summary", rows),
+        "experiment": request.name,
+        "out": str(request.path),
+        "runs": len(finished),
+        "programs": len(programs),
+        "seconds": round(time.perf_counter() - start, 1),
+        "summary": _of_rows(module, _summary, "summary", rows),
         "activity": unit_activity.means(rows),
         "warnings": unit_activity.warnings(rows),
         "rows": len(rows),
+        "mixed": mixtures(rows),
+        "other_code": computed.num_other_code(rows, job.code),
     }
-    for warning in (
-        result["warnings"] if quiet else []
-    ):  # otherwise the terminal shows it below the summary
-        say(warning)
-    _keep(table, module, rows, result, _about(module, order, names) if num_new else {})
+    if quiet:  # otherwise the terminal shows the warnings below the summary
+        for warning in result["warnings"]:
+            say(warning)
+    about = _about(module, request, job.names) if num_new else {}
+    _save_report(table, module, rows, result, about)
     return result, rows
 
 
-def _check_place(table: Table) -> None:
-    """Refuse a folder of something else, and a name that is a file's: what is refused is not written to."""
-    place = table.path
+def _make_rows(job: Job, module: ModuleType, table: Table) -> tuple[pd.DataFrame, int]:
+    with _explain_interrupt(table, job.names):
+        try:
+            return job.make_rows()
+        except InputError:
+            raise
+        except Exception as error:
+            raise _failure(module, error, table) from error
+
+
+def _check_output(table: Table) -> None:
+    """Refuse a folder with other contents, and a folder that has the name of a file."""
+    path = table.path
     try:
-        found = (
-            {one.name for one in place.iterdir() if not one.name.startswith(".")}
-            if place.is_dir()
-            else set()
-        )
-    except OSError:  # whoever writes there says why not
+        names = {entry.name for entry in path.iterdir()} if path.is_dir() else set()
+    except OSError:  # writing to it will give the reason
         return
-    if table.packed or found & SWEEP:
+    names = {name for name in names if not name.startswith(".")}
+    if table.packed or names & SWEEP_FILES:
         return
-    told = f"{place} would be a folder: rows go to a folder, {place.with_suffix('')} say, or to one .parquet file"
-    require(place.suffix.lower() not in FILES, told)
-    told = f"{place} is not empty and holds no sweep: name a new folder with --out, {place / 'sweep'} say"
-    require(found <= BESIDE, told)
+    require(
+        path.suffix.lower() not in FILE_SUFFIXES,
+        f"--out {path} would be a folder: name a folder such as {path.with_suffix('')}, "
+        "or a .parquet file",
+    )
+    require(
+        names <= EXTRA_FILES,
+        f"{path} is not empty and has no results of a sweep: give a new folder with --out, "
+        f"such as {path / 'sweep'}",
+    )
 
 
-def _tell_taken(order: Order, table: Table) -> None:
-    """Say where the table is another experiment's: its rows stay, and what is shown of them is the new one's."""
-    before = table.meta().get("experiment", order.name)
-    if before != order.name:
+def _warn_if_other_experiment(request: Request, table: Table) -> None:
+    experiment = table.meta().get("experiment", request.name)
+    if experiment != request.name:
         say(
-            f"{order.place} holds {before}: its rows stay, but the report and the figures there will be "
-            f"{order.name}'s; name another --out to keep both"
+            f"{request.path} holds {experiment}: its rows stay, but the report and the figures "
+            f"there will be those of {request.name}; name another --out to keep both"
         )
 
 
-class Work(NamedTuple):
-    """What makes the rows (and counts the new runs or cells), the names of these runs or cells, and the program of each
-    run."""
-
-    rows: Callable[[], tuple[pd.DataFrame, int]]
-    names: list[str]
-    programs: dict[str, Run]
-
-
-def _training(order: Order, table: Table, quiet: bool) -> Work:
-    module, runs = runs_of(order)
+def _training_job(request: Request, table: Table, quiet: bool) -> Job:
+    module, runs = runs_of(request)
     names = list(map(identity, runs))
 
-    def rows() -> tuple[pd.DataFrame, int]:
-        if order.finished:
-            return finished(runs, table), 0
-        work = order.place.with_suffix("") if table.packed else order.place
-        executor = executors.opened(
-            order.on, order.slurm, work
-        )  # a name that is none is refused here
+    def make_rows() -> tuple[pd.DataFrame, int]:
+        if request.no_train:
+            return finished_rows(runs, table), 0
+        # Opened first, so that an unknown executor is refused before anything is written.
+        executor = executors.open_executor(request.executor, request.slurm, _work_folder(table))
         with contextlib.ExitStack() as stack:
-            log = (
-                stack.enter_context(trackers.open_mirrors(order.log, order.name, order.place))
-                if order.log
-                else None
-            )
-            about = _about(module, order, names)
+            log = None
+            if request.log:
+                log = trackers.open_trackers(request.log, request.name, request.path)
+                log = stack.enter_context(log)
             return complete(
                 runs,
                 table,
                 open_executor=lambda: executor,
-                shown=not quiet,
+                show_progress=not quiet,
                 mirror=log,
-                about=about,
+                about=_about(module, request, names),
+                like_workers=request.like_workers,
             )
 
-    return Work(rows, names, dict(zip(names, map(structure, runs), strict=True)))
-
-
-def _computing(order: Order, table: Table, quiet: bool) -> Work:
-    module = _module(order)
-    others = (order.seeds is not None, order.on != "here", order.slurm, order.log)
-    told = f"{order.experiment} is computed, not trained: --seeds, --on, --slurm and --log do not apply"
-    require(not any(others), told)
-    listing = functools.partial(
-        module.cells, **overrides.arguments(module.cells, order.settings, order.experiment)
+    return Job(
+        make_rows, names, dict(zip(names, map(structure, runs), strict=True)), hash_of_package()
     )
-    told = f"{order.experiment}: cells({order.scale!r})"
-    cells = computed.cells_of(order.name, told, _listed(module, listing, order.scale, told))
+
+
+def _computing_job(request: Request, table: Table, quiet: bool) -> Job:
+    module = _module(request)
+    has_training_option = request.seeds is not None or request.executor != "here"
+    require(
+        not (has_training_option or request.slurm or request.log),
+        f"{request.experiment} is computed, not trained: --seeds, --executor, --slurm and --log "
+        "do not apply",
+    )
+    arguments = overrides.cell_arguments(module.cells, request.settings, request.experiment)
+    call = f"{request.experiment}: cells({request.scale!r})"
+    listed = _listed(module, functools.partial(module.cells, **arguments), request.scale, call)
+    own_code = computed.own_code_hash(module)
+    cells = computed.check_cells(request.name, call, listed, own_code)
     names = [cell.name for cell in cells]
-    one = module.measure
-    if (
-        "folder" in inspect.signature(one).parameters
-    ):  # for what takes long, so that nothing of it is lost
-        work = order.place.with_suffix("") if table.packed else order.place
-        one = functools.partial(one, folder=work / "work")
+    measure = module.measure
+    if "folder" in inspect.signature(measure).parameters:  # long measurements save their progress
+        # Other code of the user's must not continue from there.
+        folder = _work_folder(table) / "work" / own_code
+        measure = functools.partial(measure, folder=folder)
+    code = computed.experiment_code_hash(Path(module.__file__ or ""))
 
-    def rows() -> tuple[pd.DataFrame, int]:
-        if order.finished:
-            return computed.finished(cells, table), 0
-        code = computed.code_of(Path(module.__file__ or ""))
-        return computed.take(cells, one, table, _about(module, order, names), not quiet, code)
+    def make_rows() -> tuple[pd.DataFrame, int]:
+        if request.no_train:
+            return computed.finished_rows(cells, table), 0
+        about = _about(module, request, names)
+        return computed.compute_cells(cells, measure, table, about, not quiet, code)
 
-    return Work(rows, names, {})
+    return Job(make_rows, names, {}, code)
 
 
-def _failure(done: str, error: Exception, table: Table, file: Path) -> InputError:
-    """What went wrong in training or computing, in one line; the rest is in a file beside the rows."""
-    told = "".join(traceback.format_exception(error))
-    place = (
-        table.path.with_name(f"{table.path.stem}-failure.txt")
-        if table.packed
-        else table.path / "failure.txt"
-    )
+def _work_folder(table: Table) -> Path:
+    return table.path.with_suffix("") if table.packed else table.path
+
+
+def _failure(module: ModuleType, error: Exception, table: Table) -> InputError:
+    """A one-line error; the traceback is written to a file beside the rows."""
+    activity = "computing" if hasattr(module, "cells") else "training"
+    if table.packed:
+        path = table.path.with_name(f"{table.path.stem}-failure.txt")
+    else:
+        path = table.path / "failure.txt"
     try:
-        place.write_text(told)
-        more = f"; all of it is in {place}"
+        text = "".join(traceback.format_exception(error))
+        write_atomically(path, text.encode("utf-8", "backslashreplace"))  # follows no link
+        traceback_hint = f"; the traceback is in {path}"
     except OSError:
-        more = ""
-    return InputError(
-        f"{done} failed, what is finished is kept: {user_files.where(error, file)}{more}"
-    )
+        traceback_hint = ""
+    reason = user_files.describe_error(error, Path(module.__file__ or ""))
+    return InputError(f"{activity} failed, finished rows are saved: {reason}{traceback_hint}")
 
 
-def _about(module: ModuleType, order: Order, names: list[str]) -> dict[str, Any]:
-    """What is known before the first row is there, for those who watch."""
-    ours = order.experiment == order.name
+def _about(module: ModuleType, request: Request, names: list[str]) -> dict[str, Any]:
+    """The metadata that is known before the first row."""
+    is_ours = request.experiment == request.name
     return {
-        "experiment": order.name,
-        "source": order.name if ours else str(Path(order.experiment).absolute()),
-        "scale": order.scale,
+        "experiment": request.name,
+        "source": request.name if is_ours else str(Path(request.experiment).absolute()),
+        "scale": request.scale,
         "command": shlex.join(["recombine", *sys.argv[1:]]),
-        "title": getattr(module, "TITLE", order.name),
+        "title": getattr(module, "TITLE", request.name),
         "description": (module.__doc__ or "").strip(),
         "shown": list(dict.fromkeys(names)),
     }
 
 
 @contextlib.contextmanager
-def _stopped(table: Table, names: list[str]) -> Iterator[None]:
-    """After Ctrl-C, say what is kept, and leave with exit code 130."""
+def _explain_interrupt(table: Table, names: list[str]) -> Iterator[None]:
+    """On Ctrl-C or SIGTERM, say what is saved and exit with code 130 or 143."""
     try:
         yield
-    except KeyboardInterrupt:
-        kept = len(table.finished() & set(names))
+    except KeyboardInterrupt as interrupt:
+        num_finished = len(table.finished() & set(names))
         say(
-            f"stopped; {kept} of {len(names)} runs are kept in {table.path}; the same command goes on from there"
+            f"stopped; {num_finished} of {len(names)} runs are saved in {table.path}; "
+            "run the same command to continue"
         )
-        raise SystemExit(130) from None
+        is_terminated = isinstance(interrupt, Terminated)
+        raise SystemExit(EXIT_CODE_SIGTERM if is_terminated else 130) from None
 
 
-def _keep(
+def _save_report(
     table: Table,
     module: ModuleType,
     rows: pd.DataFrame,
     result: dict[str, Any],
     about: dict[str, Any],
 ) -> None:
-    """Keep beside the rows what a report shows: the command, the summary and the figures."""
-    last, shown = rows.iloc[-1], rows["run"].unique().tolist()
-    notes = about | {"title": getattr(module, "TITLE", result["experiment"])}
-    # The folder may hold other runs too: a report is of the ones shown.
-    notes |= {
+    """Save beside the rows what a report shows: the command, the summary and the figures.
+
+    `about` is empty if no run is new. The table then keeps the command, the time and the versions
+    of the day when its rows were made.
+    """
+    last = rows.iloc[-1]
+    shown = rows["run"].unique().tolist()  # the table may hold other runs, too
+    notes = about | {
+        "title": getattr(module, "TITLE", result["experiment"]),
         "description": (module.__doc__ or "").strip(),
         "summary": result["summary"],
         "shown": shown,
     }
     if about or table.meta().get("shown", shown) != shown:
-        # Otherwise the table keeps the command, the time and the versions of the day when its rows were made.
-        told = (
-            ("experiment", "runs", "programs", "seconds")
-            if about
-            else ("experiment", "runs", "programs")
-        )
-        notes |= {key: result[key] for key in told}
-        versions = {
+        notes |= {key: result[key] for key in ("experiment", "runs", "programs")}
+        notes["versions"] = {
             "recombine": last["meta/recombine"],
             "jax": last["meta/jax"],
             "python": sys.version.split()[0],
         }
-        notes |= {"device": last["meta/device"], "versions": versions, "date": last["meta/date"]}
-    # A training machine may lack plotly: the same command on another one reuses the rows and draws.
-    figures = _of_rows(module, "figures", rows) if find_spec("plotly") else None
+        notes |= {"device": last["meta/device"], "date": last["meta/date"]}
+    if about:
+        notes["seconds"] = result["seconds"]
+    # Without plotly no figures are saved; the same command on another machine adds them.
+    figures = _of_rows(module, plots.figures_of, "figures", rows) if find_spec("plotly") else None
     try:
         with table.held():
             table.note(**notes)
             if figures is not None:
                 table.save_figures({name: figure.to_json() for name, figure in figures.items()})
     except (OSError, InputError) as error:
-        say(f"the rows are kept, but not the command and the figures: {error}")
+        say(f"the rows are saved, but not the command and the figures: {error}")
 
 
-def _of_rows(module: ModuleType, name: str, rows: pd.DataFrame) -> dict[str, Any]:
-    """What an experiment makes of its rows; where it fails the rows are safe, and the user is told why."""
+def _summary(module: ModuleType, rows: pd.DataFrame) -> dict[str, Any]:
+    return module.summary(rows) if hasattr(module, "summary") else {}
+
+
+def _of_rows(
+    module: ModuleType,
+    function: Callable[[ModuleType, pd.DataFrame], dict[str, Any]],
+    name: str,
+    rows: pd.DataFrame,
+) -> dict[str, Any]:
+    """The summary or the figures of an experiment. If they fail, say why: the rows are safe."""
     try:
-        return getattr(module, name, lambda _: {})(rows)
+        return function(module, rows)
     except Exception as error:
-        say(f"no {name}, the rows are kept: {user_files.where(error, Path(module.__file__ or ''))}")
+        reason = user_files.describe_error(error, Path(module.__file__ or ""))
+        say(f"cannot compute the {name}, but the rows are saved: {reason}")
         return {}

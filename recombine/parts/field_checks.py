@@ -1,4 +1,4 @@
-"""Fields of parts: their annotations, what they may hold, and fields that were added after results were stored."""
+"""Checks of the fields of parts: types, ranges, and fields added after results were stored."""
 
 from __future__ import annotations
 
@@ -13,33 +13,36 @@ import numpy as np
 
 from recombine.basics.errors import require
 
-Knob = Annotated[
-    float, "knob"
-]  # may differ between runs of one compiled program, which gets it as a traced scalar
+# A field of this type may differ between runs of one compiled program, which gets it as a traced
+# scalar.
+Knob = Annotated[float, "knob"]
 
+MAX_LAYERS = 256  # more layers take too long to trace
+MAX_FLOAT = 3.4e38  # programs compute in 32 bits
+MAX_INT = 2**63  # rows store integers in 64 bits
 
-MAX_LAYERS = 256  # a hundred take seconds to trace
-
-
-BEFORE = "recombine: value before the field was added"  # in the metadata of a dataclass field
+BEFORE = "recombine: value before the field was added"  # key in the metadata of a dataclass field
 
 
 @functools.lru_cache
-def hints(cls: type) -> dict[str, Any]:
-    """The annotations of a dataclass's init fields, `Annotated` kept."""
-    found = typing.get_type_hints(cls, include_extras=True)
-    return {field.name: found[field.name] for field in dataclasses.fields(cls) if field.init}
+def field_types(cls: type) -> dict[str, Any]:
+    """The annotated types of a dataclass's init fields, including `Annotated`."""
+    all_types = typing.get_type_hints(cls, include_extras=True)
+    return {field.name: all_types[field.name] for field in dataclasses.fields(cls) if field.init}
 
 
 def added(default: Any, before: Any) -> Any:
-    """Declare a field that was added to a part after results were stored. `before` is the value that those results were
-    trained with: a run with this value keeps its earlier content hash, so that its rows are found."""
+    """Declare a field that was added to a part after results were stored.
+
+    `before` is the value with which the stored results were trained. A run with this value keeps
+    its earlier content hash, so its stored rows are still found.
+    """
     return dataclasses.field(default=default, metadata={BEFORE: before})
 
 
 @functools.lru_cache
 def added_fields(cls: type) -> dict[str, Any]:
-    """The fields that were added to a part after rows were stored, with the value that those rows were trained with."""
+    """The fields of a part that are declared with `added`, each with its value `before`."""
     return {
         field.name: field.metadata[BEFORE]
         for field in dataclasses.fields(cls)
@@ -47,123 +50,163 @@ def added_fields(cls: type) -> dict[str, Any]:
     }
 
 
-def is_knob(hint: Any) -> bool:
-    """Whether a field annotated so may differ within one compiled program."""
-    return "knob" in getattr(hint, "__metadata__", ())
+def is_knob(field_type: Any) -> bool:
+    """Whether a field of this type may differ within one compiled program."""
+    return "knob" in getattr(field_type, "__metadata__", ())
 
 
-def check(part: Any, **least: float) -> None:
-    """Raise an `InputError` unless every field has its annotated type and the named ones are at least so large.
+def check(part: Any, **minimums: float) -> None:
+    """Raise an `InputError` unless every field has its annotated type and is at least its minimum.
 
-    Called by each part's `__post_init__`. Whole numbers become floats and lists become tuples where the annotation
-    says so, which keeps equal parts equal and hashable.
+    The `__post_init__` of every part calls it. Where the annotation says so, integers become floats
+    and lists become tuples: equal parts are then equal and hashable.
     """
-    for name, hint in hints(type(part)).items():
-        field, value = f"{type(part).__name__}.{name}", _tidy(getattr(part, name), hint)
+    class_name = type(part).__name__
+    for name, field_type in field_types(type(part)).items():
+        original = getattr(part, name)
+        value = _convert(original, field_type)
         require(
-            _fits(value, hint), f"{field} must be {spell(hint)}, got {_shown(getattr(part, name))}"
+            _has_type(value, field_type),
+            f"{class_name}.{name} must be {describe_type(field_type)}, got {_repr(original)}",
         )
         require(
             _in_range(value),
-            f"{field} must be below 2**63, or below 3.4e38 as a float, got {_shown(value)}",
+            f"{class_name}.{name} must be below 2**63, or below 3.4e38 as a float, "
+            f"got {_repr(value)}",
         )
         object.__setattr__(part, name, value)
-    for name, bound in least.items():
+    for name, minimum in minimums.items():
         value = getattr(part, name)
-        require(
-            value >= bound, f"{type(part).__name__}.{name} must be at least {bound}, got {value!r}"
-        )
+        require(value >= minimum, f"{class_name}.{name} must be at least {minimum}, got {value!r}")
 
 
 def check_layers(part: Any, num_layers: int) -> None:
-    """Raise an `InputError` where a part has more layers than can be compiled in reasonable time."""
-    message = f"{type(part).__name__} with {num_layers} layers would take too long to compile: use at most {MAX_LAYERS}"
-    require(num_layers <= MAX_LAYERS, message)
+    """Raise an `InputError` if a part has too many layers to compile in reasonable time."""
+    require(
+        num_layers <= MAX_LAYERS,
+        f"{type(part).__name__} with {num_layers} layers would take too long to compile: "
+        f"use at most {MAX_LAYERS}",
+    )
 
 
-def spell(hint: Any) -> str:
-    """An annotation in words, for error messages and listings."""
-    hint = _bare(hint)
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
+def describe_type(field_type: Any) -> str:
+    """A type in words, for error messages."""
+    field_type = _without_annotation(field_type)
+    origin = typing.get_origin(field_type)
+    args = typing.get_args(field_type)
     if origin is Literal:
         return "one of " + ", ".join(map(repr, args))
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join(spell(arg) for arg in args)
+    if _is_union(origin):
+        return " or ".join(describe_type(arg) for arg in args)
+    if origin is tuple and args[0] is int:
+        return "a tuple of whole numbers, for example (128, 128) or, in --set, 128,128"
     if origin is tuple:
-        return "whole numbers, 128,128 say" if args[0] is int else f"a tuple of {spell(args[0])}"
-    plain = {
+        return f"a tuple in which every item is {describe_type(args[0])}"
+    plain_words = {
         int: "a whole number",
         float: "a number",
         bool: "True or False",
         str: "text",
         type(None): "None",
     }
-    name = str(getattr(hint, "__name__", hint))
-    return plain.get(hint, f"{'an' if name[0] in 'AEIOU' else 'a'} {name}")
+    if field_type in plain_words:
+        return plain_words[field_type]
+    name = str(getattr(field_type, "__name__", field_type))
+    article = "an" if name[0] in "AEIOU" else "a"
+    if getattr(field_type, "_is_protocol", False):
+        return f"{article} {name.lower()} object"
+    return f"{article} {name}"
 
 
-def _bare(hint: Any) -> Any:
-    return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
+def _without_annotation(field_type: Any) -> Any:
+    if typing.get_origin(field_type) is Annotated:
+        return typing.get_args(field_type)[0]
+    return field_type
 
 
-def _tidy(value: Any, hint: Any) -> Any:
-    hint = _bare(hint)
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return next(
-            (_tidy(value, arg) for arg in typing.get_args(hint) if _fits(_tidy(value, arg), arg)),
-            value,
-        )
-    if (
-        hint is float
-        and isinstance(value, (int, np.integer, np.floating))
-        and not isinstance(value, bool)
-    ):
-        with contextlib.suppress(
-            OverflowError
-        ):  # a whole number beyond all floats stays one, and does not fit
-            return float(value) + 0.0  # no minus zero: equal parts have equal hashes
-    if hint is int and isinstance(value, np.integer):
+def _is_union(origin: Any) -> bool:
+    return origin in (typing.Union, types.UnionType)
+
+
+def _convert(value: Any, field_type: Any) -> Any:
+    """The value as plain Python of the annotated type, or unchanged if that is impossible."""
+    field_type = _without_annotation(field_type)
+    origin = typing.get_origin(field_type)
+    if _is_union(origin):
+        return _convert_to_union(value, typing.get_args(field_type))
+    if field_type is float and _is_number(value):
+        # An integer beyond the range of floats stays an integer and is reported.
+        with contextlib.suppress(OverflowError):
+            return float(value) + 0.0  # turns -0.0 into 0.0: equal parts have equal hashes
+    if field_type is int and isinstance(value, np.integer):
         return int(value)
-    if typing.get_origin(hint) is tuple and isinstance(value, (list, tuple)):
-        args = typing.get_args(hint)
-        inner = args[:1] * len(value) if args[-1] is Ellipsis else args
-        return (
-            tuple(_tidy(v, h) for v, h in zip(value, inner, strict=False))
-            if len(inner) == len(value)
-            else value
-        )
+    if origin is tuple and isinstance(value, (list, tuple)):
+        element_types = _element_types(field_type, len(value))
+        if len(element_types) == len(value):
+            return tuple(map(_convert, value, element_types))
     return value
 
 
-def _shown(value: Any) -> str:
+def _convert_to_union(value: Any, options: tuple[Any, ...]) -> Any:
+    for option in options:
+        converted = _convert(value, option)
+        if _has_type(converted, option):
+            return converted
+    return value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, np.integer, np.floating)) and not isinstance(value, bool)
+
+
+def _element_types(tuple_type: Any, length: int) -> tuple[Any, ...]:
+    """The types of the elements of a tuple; `tuple[int, ...]` has as many as needed."""
+    args = typing.get_args(tuple_type)
+    return args[:1] * length if args[-1] is Ellipsis else args
+
+
+def _repr(value: Any) -> str:
     try:
         return repr(value)
-    except ValueError:  # Python writes no number of more than 4300 digits
+    except ValueError:  # Python refuses to print a number of more than 4300 digits
         return "a number of thousands of digits"
 
 
 def _in_range(value: Any) -> bool:
     if isinstance(value, float):
-        return not 3.4e38 <= abs(value) < float("inf")  # programs compute in 32 bits
+        return not MAX_FLOAT <= abs(value) < float("inf")
     if isinstance(value, int):
-        return abs(value) < 2**63  # rows have 64
-    return not isinstance(value, tuple) or all(map(_in_range, value))
+        return abs(value) < MAX_INT
+    if isinstance(value, tuple):
+        return all(map(_in_range, value))
+    return True
 
 
-def _fits(value: Any, hint: Any) -> bool:
-    hint = _bare(hint)
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
+def _has_type(value: Any, field_type: Any) -> bool:
+    field_type = _without_annotation(field_type)
+    origin = typing.get_origin(field_type)
+    args = typing.get_args(field_type)
     if origin is Literal:
         return value in args
-    if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, arg) for arg in args)
+    if _is_union(origin):
+        return any(_has_type(value, arg) for arg in args)
     if origin is tuple:
-        inner = args[:1] * len(value) if isinstance(value, tuple) and args[-1] is Ellipsis else args
-        return (
-            isinstance(value, tuple) and len(inner) == len(value) and all(map(_fits, value, inner))
-        )
-    if hint is int:
+        return _has_tuple_type(value, field_type)
+    if field_type is int:
         return isinstance(value, int) and not isinstance(value, bool)
-    if isinstance(hint, type) and getattr(hint, "_is_protocol", False):
-        return all(hasattr(value, name) for name in vars(hint) if not name.startswith("_"))
-    return isinstance(value, hint) if isinstance(hint, type) else True
+    if not isinstance(field_type, type):
+        return True
+    if getattr(field_type, "_is_protocol", False):
+        methods = [name for name in vars(field_type) if not name.startswith("_")]
+        return all(hasattr(value, name) for name in methods)
+    return isinstance(value, field_type)
+
+
+def _has_tuple_type(value: Any, tuple_type: Any) -> bool:
+    if not isinstance(value, tuple):
+        return False
+    element_types = _element_types(tuple_type, len(value))
+    return len(element_types) == len(value) and all(map(_has_type, value, element_types))
+
+
+hints = field_types  # the earlier name, which works until the next release

@@ -1,8 +1,10 @@
-"""The plain network on [code, x] that several models draw, each in its own way.
+"""A multilayer perceptron on the concatenation [code, x]; several models draw its weights.
 
-    h <- act(norm(W h + b)),   from the second hidden layer on with `residual`   h <- h + act(norm(W h + b))
+    h <- act(norm(W h + b));   with `residual`, from the second hidden layer on:
+    h <- h + act(norm(W h + b))
 
-A long code is multiplied into the first layer once per task, not once per point: W [code, x] = W_c code + W_x x.
+A long code is multiplied with the first layer once per task and not once per point:
+W [code, x] = W_c code + W_x x.
 """
 
 from typing import ClassVar, Literal
@@ -12,65 +14,62 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
-LONG = 64  # numbers in a code; a longer one is worth a product of its own
+LONG_CODE = 64  # a code with more entries is multiplied with the first layer once per task
 
 Activation = Literal["relu", "gelu", "silu", "tanh"]
-FUNCTIONS = {
+ACTIVATION_FUNCTIONS = {
     "relu": jax.nn.relu,
-    "gelu": jax.nn.gelu,
+    "gelu": jax.nn.gelu,  # the tanh approximation
     "silu": jax.nn.silu,
     "tanh": jnp.tanh,
-}  # gelu: tanh formula
+}
 
 
 class Perceptron(eqx.Module):
-    """The network. Called with the points and the code of one task."""
+    """The network. It is called with the points (n, I) and the code of one task.
 
-    mixed_precision: ClassVar[bool] = True  # products are in the type of the weights
+    `norms` has one norm for each hidden layer, or none at all. With an `embedding`, codes are
+    indices of words.
+    """
+
+    mixed_precision: ClassVar[bool] = True  # products have the type of the weights
 
     layers: tuple[eqx.nn.Linear, ...]
     embedding: eqx.nn.Embedding | None
-    norms: tuple[eqx.nn.LayerNorm | eqx.nn.RMSNorm, ...] = ()  # one for each hidden layer, or none
+    norms: tuple[eqx.nn.LayerNorm | eqx.nn.RMSNorm, ...] = ()
     activation: Activation = eqx.field(static=True, default="relu")
     residual: bool = eqx.field(static=True, default=False)
 
     def __call__(
         self, x: Float[Array, "n I"], code: Shaped[Array, " code"]
     ) -> tuple[Float[Array, "n O"], dict[str, Array]]:
-        """Predict every point; also give what enters each hidden layer's nonlinearity, `pre0`, …, and what the layer
-        gives, `hidden0`, …"""
+        """Predict every point, and return the activations.
+
+        Activations are the inputs of each hidden layer's nonlinearity (`pre0`, …), the outputs of
+        the layer (`hidden0`, …) and the prediction (`output`).
+        """
         return jax.tree.map(lambda leaf: leaf[0], self.many(x[None], code[None]))
 
     def many(
         self, x: Float[Array, "tasks n I"], code: Shaped[Array, "tasks code"]
     ) -> tuple[Float[Array, "tasks n O"], dict[str, Array]]:
-        """The same for many tasks at once, faster than one by one under `vmap`."""
+        """The same for several tasks at once, which is faster than a `vmap` over tasks."""
         tasks, n, _ = x.shape
-        plain = jnp.promote_types(x.dtype, jnp.float32)
-        code = (
-            code.astype(plain)
-            if self.embedding is None
-            else jax.vmap(jax.vmap(self.embedding))(code)
-        )
-        code, x = code.reshape(tasks, -1).T, x.reshape(tasks * n, -1).T
-        # Every point is a column: a bias's gradient is then a sum along memory, which a GPU does in half the time.
-        first, *rest = self.layers
-        bias = jnp.asarray(first.bias)[:, None]
-        if len(code) <= LONG:
-            pre = _product(first.weight, jnp.concatenate([jnp.repeat(code, n, axis=1), x])) + bias
-        else:
-            of_task = _product(first.weight[:, : len(code)], code) + bias
-            pre = _product(first.weight[:, len(code) :], x) + jnp.repeat(of_task, n, axis=1)
+        # Every point is a column: the gradient of a bias is then a sum over contiguous memory,
+        # which takes half the time on a GPU.
+        code_columns = self._code_vectors(code, x.dtype).reshape(tasks, -1).T
+        x_columns = x.reshape(tasks * n, -1).T
+        pre = self._first_layer(x_columns, code_columns, n)
         activations = {}
-        for i, layer in enumerate(rest):
-            if (
-                self.norms
-            ):  # in float32, whatever the type of the weights: adding the bias has made it so
+        for i, layer in enumerate(self.layers[1:]):
+            # Norms are float32 whatever the type of the weights: adding the bias made `pre` so.
+            if self.norms:
                 pre = jax.vmap(self.norms[i], in_axes=1, out_axes=1)(pre)
-            h = FUNCTIONS[self.activation](pre)
+            h = ACTIVATION_FUNCTIONS[self.activation](pre)
             if self.residual and i > 0:
                 h = activations[f"hidden{i - 1}"] + h
-            activations |= {f"pre{i}": pre, f"hidden{i}": h}
+            activations[f"pre{i}"] = pre
+            activations[f"hidden{i}"] = h
             pre = _product(layer.weight, h) + jnp.asarray(layer.bias)[:, None]
         activations["output"] = pre
         activations = {
@@ -78,7 +77,24 @@ class Perceptron(eqx.Module):
         }
         return activations["output"], activations
 
+    def _code_vectors(self, code: Shaped[Array, "tasks code"], x_dtype: jnp.dtype) -> Array:
+        if self.embedding is None:
+            return code.astype(jnp.promote_types(x_dtype, jnp.float32))
+        return jax.vmap(jax.vmap(self.embedding))(code)
+
+    def _first_layer(
+        self, x: Float[Array, "I points"], code: Float[Array, "code tasks"], n: int
+    ) -> Float[Array, "H points"]:
+        """The first layer before its nonlinearity."""
+        layer = self.layers[0]
+        bias = jnp.asarray(layer.bias)[:, None]
+        if len(code) <= LONG_CODE:
+            inputs = jnp.concatenate([jnp.repeat(code, n, axis=1), x])
+            return _product(layer.weight, inputs) + bias
+        of_task = _product(layer.weight[:, : len(code)], code) + bias
+        return _product(layer.weight[:, len(code) :], x) + jnp.repeat(of_task, n, axis=1)
+
 
 def _product(weight: Array, h: Array) -> Array:
-    # In the type of the weights, which may be lower than that of everything else.
+    # In the type of the weights, which may be lower than the type of other arrays.
     return weight @ h.astype(weight.dtype)

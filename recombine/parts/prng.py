@@ -1,8 +1,9 @@
-"""Random numbers that compile quickly: Threefry-2x32 with 13 rounds, unrolled, as a key type of `jax.random`.
+"""Random keys that compile quickly: Threefry-2x32 with 13 unrolled rounds, for `jax.random`.
 
-JAX's own Threefry runs 20 rounds in a rolled loop, which takes XLA 1 to 2 seconds to compile for each vmapped draw on a
-CPU; a program has dozens. 13 rounds are the fewest that pass the whole BigCrush battery (Salmon et al., SC 2011).
-Every function here is elementwise in the key, so a draw under `vmap` equals the same draw alone.
+JAX's own Threefry runs 20 rounds in a loop, which XLA compiles slowly for every vmapped draw on a
+CPU, and a program has dozens of draws. 13 is the smallest number of rounds that passes all of the
+BigCrush tests (Salmon et al., SC 2011). All functions are elementwise in the key, so a draw under
+`vmap` equals the same draw without it.
 """
 
 import math
@@ -17,23 +18,27 @@ from jaxtyping import Array, PRNGKeyArray, UInt32
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
-# The second word of the counter tells the three uses apart: a split, a fold and a draw never meet.
-BITS, SPLIT, FOLD = 0, 1, 2
+# The second word of the counter differs between the three uses, so that they never share numbers.
+BITS = 0
+SPLIT = 1
+FOLD = 2
 
 
 def threefry(
     key: UInt32[Array, "2"], x0: Array, x1: Array, num_rounds: int = 13
 ) -> tuple[Array, Array]:
-    """Encrypt the words (x0, x1) with a key: the counter-based generator itself."""
+    """Encrypt the words (x0, x1) with a key: one step of the counter-based generator."""
     schedule = (key[0], key[1], key[0] ^ key[1] ^ np.uint32(PARITY))
-    x0, x1 = x0 + schedule[0], x1 + schedule[1]
+    x0 = x0 + schedule[0]
+    x1 = x1 + schedule[1]
     for i in range(num_rounds):
-        turn = ROTATIONS[i // 4 % 2][i % 4]
+        rotation = ROTATIONS[i // 4 % 2][i % 4]
         x0 = x0 + x1
-        x1 = x0 ^ ((x1 << np.uint32(turn)) | (x1 >> np.uint32(32 - turn)))
+        x1 = x0 ^ ((x1 << np.uint32(rotation)) | (x1 >> np.uint32(32 - rotation)))
         if i % 4 == 3:
             j = i // 4 + 1
-            x0, x1 = x0 + schedule[j % 3], x1 + schedule[(j + 1) % 3] + np.uint32(j)
+            x0 = x0 + schedule[j % 3]
+            x1 = x1 + schedule[(j + 1) % 3] + np.uint32(j)
     return x0, x1
 
 
@@ -44,14 +49,13 @@ def _seed(seed: Array) -> UInt32[Array, "2"]:
 def _split(key: UInt32[Array, "2"], shape: tuple[int, ...]) -> UInt32[Array, "... 2"]:
     counter = jax.lax.iota(np.uint32, math.prod(shape))
     words = threefry(key, counter, jnp.full_like(counter, SPLIT))
-    # Barrier: otherwise XLA fuses keys into their draws and hashes them again for every single number.
+    # Without the barrier, XLA fuses a key into its draws and computes it again for every number.
     return jax.lax.optimization_barrier(jnp.stack(words, axis=-1).reshape(*shape, 2))
 
 
 def _fold_in(key: UInt32[Array, "2"], data: Any) -> UInt32[Array, "2"]:
-    return jax.lax.optimization_barrier(
-        jnp.stack(threefry(key, data.astype(np.uint32), jnp.uint32(FOLD)))
-    )
+    words = threefry(key, data.astype(np.uint32), jnp.uint32(FOLD))
+    return jax.lax.optimization_barrier(jnp.stack(words))
 
 
 def _bits(key: UInt32[Array, "2"], width: int, shape: tuple[int, ...]) -> Array:
@@ -76,10 +80,10 @@ _IMPL = define_prng_impl(
 
 
 def new_key(seed: int) -> PRNGKeyArray:
-    """A key for `jax.random` that draws with the generator of this file."""
+    """A key for `jax.random` that uses the generator of this file."""
     return jax.random.key(seed, impl=_IMPL)
 
 
 def stream(key: PRNGKeyArray, name: str) -> PRNGKeyArray:
-    """The key of a named random stream: different names never share random numbers."""
+    """The key of a named random stream; streams of different names share no random numbers."""
     return jax.random.fold_in(key, zlib.crc32(name.encode()))

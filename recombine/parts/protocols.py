@@ -1,7 +1,13 @@
-"""The protocols that every part follows, the few tuples that travel between them.
+"""The protocols of the six kinds of parts, and the named tuples that they exchange.
 
-Every part is a frozen dataclass of plain numbers with pure methods, written for one task; the trainer vmaps over
-tasks, then over runs. A frozen dataclass hashes by value, so it is a correct static argument of `jax.jit`.
+Every part is a frozen dataclass of plain numbers with pure methods, written for one task; the
+trainer vmaps over tasks, then over runs. A frozen dataclass hashes by value, so it is a correct
+static argument of `jax.jit`.
+
+Words: a *module* is a reusable component of a family. A *row* of the task table says which modules
+a task contains. A *task* is a row after `weigh`: one float weight per module. A *world* holds the
+arrays of the hidden teacher. A *code* is a task as the model sees it. A *point* is one sample
+(x, y) of a task.
 """
 
 from __future__ import annotations
@@ -20,7 +26,11 @@ Part = Literal["train", "test"]
 
 
 class Batch(NamedTuple):
-    """Samples of one task (or, with a leading axis, of several)."""
+    """Samples of one task, or of several tasks with a leading axis.
+
+    `x` (n, …) and `y` (n, …) are points, `code` is what the model knows about the task, and `task`
+    (M,) holds the true module weights.
+    """
 
     x: PyTree[Array]
     y: PyTree[Array]
@@ -29,7 +39,7 @@ class Batch(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """A batch, and what a network made of it."""
+    """A batch, with the predictions and activations of a network."""
 
     batch: Batch
     prediction: PyTree[Array]
@@ -37,20 +47,64 @@ class Observation(NamedTuple):
 
 
 class Split(NamedTuple):
-    """Rows of the task table in a random order: first the train rows, then the test rows, then the unused ones."""
+    """A permutation of the rows of the task table: train rows, then test rows, then unused rows."""
 
     order: Array
     num_train: Array
     num_test: Array
 
 
-class Family(Protocol):
-    """What is to be learned: a set of tasks composed of modules. Optional:
+class Nodes(NamedTuple):
+    """Targets of a family whose answers have several steps: values of nodes of a computation.
 
-    `extrapolation() -> rows`: tasks beyond the table (more active modules, say), scored but never part of a split;
-    `horizon`: points are the steps of episodes of this length, so a batch has a multiple of it (`episode.py`);
-    `examples(world, key, task, n) -> arrays`: what few-shot codes are made of, where `sample` would be too wide;
-    `vocabulary` (words) and `sentence(task) -> numbers of words`: the task as the family itself puts it.
+    `values` (n, nodes, …) are the true values, `exists` (n, nodes) says which of the nodes the task
+    has, and `answer` (n, answers) has the numbers of the nodes that are the answer.
+    """
+
+    values: Array
+    exists: Array
+    answer: Array
+
+
+class Graph(NamedTuple):
+    """The computation graph of a task. Parents have smaller numbers than their children.
+
+    `parents` (nodes, most) has the numbers of every node's parents, filled up with -1. `layer`
+    (nodes,) is the length of the longest path from an input: 0 for inputs, and -1 for nodes that
+    the task does not have.
+    """
+
+    parents: Array
+    layer: Array
+
+
+class Family(Protocol):
+    """A set of tasks that are composed of modules.
+
+    - `num_modules`, `num_outputs`: the number of modules M and the size of a prediction.
+    - `tasks()`: the task table, one row per task.
+    - `modules(tasks)`: 0/1 rows (N, M) that say which modules each task contains.
+    - `groups(tasks)`: labels of tasks; scores are also reported for each label.
+    - `init(key)`: draw the world.
+    - `weigh(key, row)`: draw the module weights of a task, (M,) floats.
+    - `sample(world, key, task, n)`: draw n points (x, y) of a task.
+    - `score(prediction, y)`: named scores; `loss` is the one that is minimized.
+
+    Optional:
+
+    - `extrapolation()`: rows outside the table, for example with more active modules. They are
+      scored but never part of a split.
+    - `horizon`: points are the steps of episodes of this length, so the number of points in a batch
+      is a multiple of it (`episodes.py`).
+    - `examples(world, key, task, n)`: the examples in a few-shot code, if samples are too large.
+    - `vocabulary` (words) and `sentence(task)` (indices of words): the family's own description of
+      a task in language. Word 0 is for padding: sequence models skip it.
+    - `views` (names) and `view(name, tasks)`: further 0/1 rows of tasks, for supports that read
+      more than the set of modules. Sequences have `neighbors`, `positions` and `lengths`.
+    - `deterministic = True`: a task is one instance, so all samples of it are equal. One point per
+      task is then enough.
+    - `graph(task)`, `trace(world, task, x)` and `operate(world, task, values)`: the computation
+      behind the answers (`GraphFamily`).
     """
 
     @property
@@ -68,8 +122,42 @@ class Family(Protocol):
     def score(self, prediction: PyTree[Array], y: PyTree[Array]) -> dict[str, Array]: ...
 
 
+class GraphFamily(Family, Protocol):
+    """A family that declares its computation graph, for diagnostics of single steps.
+
+    - `graph(task)`: the nodes of a task. The last nodes are those of `y.values`, in this order.
+    - `trace(world, task, x)`: the true values of all nodes, (n, nodes, …).
+    - `operate(world, task, values)`: the operation of every node, applied to the values that
+      `values` (n, nodes, …) has at its parents. Inputs keep their values.
+    - `emitted(prediction)`: the values (n, nodes, …) in a prediction with an axis of nodes.
+    - `right(values, true)`: which values count as correct, (n, nodes).
+    - `subgraphs(task)`: a row of integers (nodes, …) for every node. Two nodes, of any tasks, have
+      equal rows if and only if they are the same node with the same ancestors.
+    - `num_values`: the number of different values of a node; 0 if values are vectors of floats.
+    - `num_inputs`: how many nodes, the first ones, are inputs.
+    """
+
+    @property
+    def num_inputs(self) -> int: ...
+    @property
+    def num_values(self) -> int: ...
+    def graph(self, task: Array) -> Graph: ...
+    def trace(self, world: PyTree[Array], task: Array, x: PyTree[Array]) -> Array: ...
+    def operate(self, world: PyTree[Array], task: Array, values: Array) -> Array: ...
+    def emitted(self, prediction: Array) -> Array: ...
+    def right(self, values: Array, true: Array) -> Array: ...
+    def subgraphs(self, task: Array) -> Array: ...
+
+
 class Support(Protocol):
-    """What is trained on. `parts` marks every row of the table: 0 unused, 1 train, 2 test."""
+    """Which tasks are train tasks and which are test tasks.
+
+    `parts(modules, rng, frac_test)` marks every row of the table: 0 unused, 1 train, 2 test.
+    `guarantees` names the conditions of `conditions.py` that every result meets.
+
+    Optional: `view`, the name of the family's view of its tasks that `parts` receives in place of
+    the modules.
+    """
 
     guarantees: ClassVar[frozenset[str]]
 
@@ -79,8 +167,13 @@ class Support(Protocol):
 
 
 class Encoding(Protocol):
-    """How a task is told to the model, as a vector, or as a sequence of vectors (for a model that reads sequences).
-    `examples(key, n)` draws fresh (x, y) pairs of the task."""
+    """How a task is described to the model: as a vector, or as a sequence of vectors.
+
+    - `num_tokens(family)`: the size of the vocabulary if codes are integers, 0 if they are floats.
+    - `init(key, family)`: draw the arrays of the encoding.
+    - `encode(params, key, task, examples)`: the code of a task. `examples(key, n)` draws n fresh
+      pairs (x, y) of the task.
+    """
 
     def num_tokens(self, family: Family) -> int: ...
     def init(self, key: PRNGKeyArray, family: Family) -> PyTree[Array]: ...
@@ -94,17 +187,26 @@ class Encoding(Protocol):
 
 
 class Model(Protocol):
-    """What learns. `init` gives an equinox module called as `net(x, code) -> (prediction, activations)`, one task at
-    a time. Optional:
+    """What is trained. `init` draws a network: an equinox module for one task at a time.
 
-    `loss(net, batch, score)`, where training is more than `score(...)["loss"]`;
-    `together = True`, where a point's prediction depends on the points beside it: evaluation then shows as many at a
-    time as training did;
-    a net's `many`, the same for all tasks of a batch at once;
-    a net's `activation`, the name of its nonlinearity ("relu", "gelu", …): unit activity uses it to decide when a unit
-    of `hidden0`, … is dead; activations named `feedforward0`, … are measured too, but not probed;
-    a net's `mixed_precision = True`, where it works with matrices of a lower type than the rest
-    (`weight @ h.astype(weight.dtype)`).
+    The network is called as `net(x, code) -> (prediction, activations)`. Optional attributes of the
+    model:
+
+    - `loss(net, batch, score)`: the training loss, if it is not `score(...)["loss"]`.
+    - `random_loss = True`: the loss draws random numbers. It gets a key as a fourth argument.
+    - `needs_nodes = True`: it learns the steps of a computation, so the family's `y` must be
+      `Nodes` and the code a sequence of words.
+    - `together = True`: the prediction at a point depends on the other points. Evaluation then uses
+      as many points at a time as training.
+
+    Optional attributes of the network:
+
+    - `many(x, code)`: the same as a call, for all tasks of a batch at once.
+    - `activation`: the name of the nonlinearity ("relu", "gelu", …), with which the unit activity
+      measure decides whether a unit of `hidden0`, … is dead. Activations named `feedforward0`, …
+      are included in this measure but not probed.
+    - `mixed_precision = True`: the network accepts matrices of lower precision than other arrays
+      (it computes `weight @ h.astype(weight.dtype)`).
     """
 
     def init(
@@ -118,7 +220,11 @@ class Model(Protocol):
 
 
 class Lab(Protocol):
-    """What a diagnostic may look at, inside the compiled program."""
+    """What a diagnostic has access to inside the compiled program.
+
+    `observe(key, part, n)` draws batches of n tasks of a part of the split and applies the network.
+    `look(key, rows)` does so for given rows of the task table. Both apply `net` if it is given.
+    """
 
     @property
     def net(self) -> eqx.Module: ...
@@ -141,20 +247,29 @@ class Lab(Protocol):
 
 
 class Diagnostic(Protocol):
-    """What is measured on the way. Its metrics are stored under its `label`, or its class name where it has none."""
+    """What is measured at every evaluation.
+
+    Columns of the results begin with its `label`, or with its class name if it has none.
+
+    Optional: `needs_graph = True`, if it measures the steps of a computation (`GraphFamily`).
+    """
 
     def measure(self, key: PRNGKeyArray, lab: Lab) -> dict[str, Array]: ...
 
 
 class Recipe(Protocol):
-    """How a network is optimised. Optional: `ema`, the decay of a running average that is evaluated in its place;
-    `precision`, the type in which matrices are multiplied (`recombine.recipe`)."""
+    """How a network is optimized: `optimiser(num_steps)` is an optax transformation.
+
+    Optional: `ema`, the decay of a running average of the weights, which is evaluated in place of
+    the weights; `precision`, the type in which matrices are multiplied (`precision.py`).
+    """
 
     def optimiser(self, num_steps: int) -> Any: ...
 
 
-# What distinguishes the kinds of parts: the methods that only this kind has. A model is what has nothing but `init`.
-MARKS = {
+# The methods by which the kind of a part is recognized, in this order: a model has only `init`,
+# which other kinds have too.
+DEFINING_METHODS = {
     "family": ("sample", "score", "tasks"),
     "support": ("parts",),
     "encoding": ("encode",),
@@ -165,15 +280,27 @@ MARKS = {
 
 
 def kind_of(part: Any) -> str | None:
-    """The kind of a part or of its class: "family", "support", … or None."""
-    return next(
-        (kind for kind, marks in MARKS.items() if all(hasattr(part, mark) for mark in marks)), None
-    )
+    """The kind of a part or of its class ("family", "support", …); None if it is not a part."""
+    for kind, methods in DEFINING_METHODS.items():
+        if all(hasattr(part, method) for method in methods):
+            return kind
+    return None
 
 
-def examples_of(
+def has_graph(family: Any) -> bool:
+    """Whether a family declares its computation graph."""
+    return all(hasattr(family, name) for name in ("graph", "trace", "operate"))
+
+
+def example_sampler(
     family: Family, world: PyTree[Array], task: Array
 ) -> Callable[[PRNGKeyArray, int], Any]:
-    """The examples of a task that an encoding may draw: the family's own, or else its samples."""
+    """The function `examples(key, n)` of a task that encodings receive.
+
+    It draws the family's own `examples` if it has them, and samples otherwise.
+    """
     draw = getattr(family, "examples", family.sample)
     return lambda key, n: draw(world, key, task, n)
+
+
+examples_of = example_sampler  # the earlier name, which works until the next release

@@ -1,4 +1,4 @@
-"""What a sweep will need before it is trained: cost, number of train tasks, and benchmarks of this machine.
+"""What a sweep needs before it is trained: cost, number of train tasks, speed of this machine.
 
 Start with `estimate.py`.
 """

@@ -1,14 +1,14 @@
-"""What a sweep would cost before it is trained: seconds and money, on one machine or many, by the cost model."""
+"""Estimate the cost of a sweep before it is trained: seconds and money, on one machine or many."""
 
 import heapq
 from collections.abc import Sequence
 from typing import Any
 
 from recombine.basics.errors import require
-from recombine.basics.suggest import nearest
+from recombine.basics.suggest import did_you_mean
 from recombine.sweeps.run import Run, structure
 from recombine.training import cost
-from recombine.training.chunk import MAX_WIDTH, cut
+from recombine.training.chunk import MAX_WIDTH_CPU, make_chunks
 from recombine.training.progress import expected_seconds
 from recombine.training.scheduler import MAX_WIDTH_GPU
 
@@ -16,42 +16,44 @@ from recombine.training.scheduler import MAX_WIDTH_GPU
 def estimate(
     runs: Sequence[Run], kind: str, num_workers: int = 1, price: float | None = None
 ) -> dict[str, Any]:
-    """The expected seconds of a sweep on workers with one device of a kind each, and its price at so much an hour.
+    """Estimate the seconds of a sweep by the cost model of a device, and its price.
 
-    The longest chunks are begun first, each by whoever is free. A program is taken to be compiled once, and then found
-    on the disk that all workers share.
+    Each worker has one device of this `kind`, at a `price` per hour. Workers take the longest chunk
+    that is left. Each program is compiled once and shared through the program cache.
     """
+    kinds = cost.measured_kinds()
     require(
-        kind in cost.kinds(),
-        f"no cost model of a device {kind!r} is known: {nearest(kind, cost.kinds())}",
+        kind in kinds, f"there is no cost model of the device {kind!r}: {did_you_mean(kind, kinds)}"
     )
     require(num_workers >= 1, f"the number of workers must be at least 1, got {num_workers}")
-    require(price is None or price >= 0, f"a price per hour cannot be negative, got {price}")
-    chunks = cut(runs, MAX_WIDTH if kind == "cpu" else MAX_WIDTH_GPU)
-    model, num_programs = cost.load(kind), len({structure(chunk.runs[0]) for chunk in chunks})
-    expected = expected_seconds(chunks, model)
-    free = [0.0] * num_workers
-    for chunk in sorted(chunks, key=lambda chunk: -expected[chunk]):
-        heapq.heappush(free, heapq.heappop(free) + expected[chunk])
-    num_runs, seconds, busy = (
-        sum(len(chunk.runs) for chunk in chunks),
-        max(free),
-        sum(expected.values()),
-    )
-    found = {
+    require(price is None or price >= 0, f"the price per hour must not be negative, got {price}")
+    chunks = make_chunks(runs, MAX_WIDTH_CPU if kind == "cpu" else MAX_WIDTH_GPU)
+    model = cost.load(kind)
+    chunk_seconds = expected_seconds(chunks, model)
+    device_seconds = sum(chunk_seconds.values())
+    num_runs = sum(len(chunk.runs) for chunk in chunks)
+    num_programs = len({structure(chunk.runs[0]) for chunk in chunks})
+    result = {
         "device": kind,
         "workers": num_workers,
         "runs": num_runs,
         "chunks": len(chunks),
         "programs": num_programs,
-        "seconds": seconds,
-        "device_seconds": busy,
+        "seconds": _makespan(list(chunk_seconds.values()), num_workers),
+        "device_seconds": device_seconds,
         "compile_seconds": num_programs * model.compile_seconds,
-        "seconds_per_1000_runs": 1000 * busy / num_runs,
+        "seconds_per_1000_runs": 1000 * device_seconds / num_runs,
     }
     if price is not None:
-        found |= {
-            "price": price * busy / 3600,
-            "price_per_1000_runs": price * busy / 3600 * 1000 / num_runs,
-        }
-    return found
+        total_price = price * device_seconds / 3600
+        result["price"] = total_price
+        result["price_per_1000_runs"] = total_price * 1000 / num_runs
+    return result
+
+
+def _makespan(job_seconds: Sequence[float], num_workers: int) -> float:
+    """The seconds until all jobs are done, if workers take the longest job that is left."""
+    busy_until = [0.0] * num_workers
+    for seconds in sorted(job_seconds, reverse=True):
+        heapq.heappush(busy_until, heapq.heappop(busy_until) + seconds)
+    return max(busy_until)

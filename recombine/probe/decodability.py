@@ -1,14 +1,15 @@
-"""Can the parts of a combination be read from a model's activations, and which combinations will it get wrong?
+"""Linear probes of activations: which factors are decodable, and which combinations will fail.
 
-A probe is fitted on some combinations and scored on others that it never saw. Penalties and the layer that predicts
-failures are chosen by cross-validation over the combinations that are fitted on, never on held-out ones.
+A probe is fitted on some combinations and scored on combinations that it never saw. Penalties, and
+the layer that predicts failures, are chosen by cross-validation over the combinations that are
+fitted on, never on held-out ones.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -16,46 +17,65 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import ThreadpoolController
 
+from recombine.basics.console import Meter, say
 from recombine.basics.errors import require
-from recombine.probe import failure, inputs
-from recombine.probe.ridge import Reading, Ridge
+from recombine.probe import failure_ranking, input_validation, report, saved_probe
+from recombine.probe.algebra import make_algebra
+from recombine.probe.control import Control
+from recombine.probe.layer_probe import Data, LayerResult, probe_layer
+from recombine.probe.nonlinear import probe_nonlinear
+from recombine.probe.ridge import PENALTIES
+from recombine.probe.scores import score_of
 from recombine.probe.split import Split, split
 from recombine.probe.targets import Targets
 
-NO_FOLD: frozenset[int] = frozenset()
-ALL = "all layers"  # what they are called when they are joined into one
-NARROW = 512  # features: below it threads wait for each other longer than they work, a hundred times on a busy machine
-
-
-class _Probed(NamedTuple):
-    """What was found in one layer."""
-
-    scores: pd.DataFrame
-    reading: Reading
-    errors: (
-        np.ndarray
-    )  # of every sample, its combination being left out; NaN where the user holds it out
-    misread: np.ndarray
+ALL = "all layers"  # the name of all layers joined into one
+BASELINE = "baseline"  # what layers of the baseline are called in `scores_`
+MIN_PERMUTATIONS = 200  # fewer draws do not support a p-value that is corrected
+# Layers with fewer features are fitted on one thread: for small matrices, threads spend more time
+# waiting for each other than computing, above all on a busy machine.
+MIN_MULTITHREADED_WIDTH = 512
 
 
 class Decodability(BaseEstimator):
-    """Linear probes of every layer for every factor, with splits by combination.
+    """Linear probes of every layer for every factor, with splits by combination, and verdicts.
 
-    Factors of numbers are scored by R2, factors of names by accuracy; `kind="logistic"` takes every value as a name.
-    New samples are read from the layer that is read best, or with `layers="all"` from all of them, joined into one.
+    - `kind`: "auto" probes names by logistic regression and numbers by ridge regression. "logistic"
+      treats every factor as names, "ridge" fits ridge regressions to names too.
+    - `folds` and `seed`: the cross-validation over combinations
+    - `layers`: new samples are decoded from the "best" layer, or from "all" layers joined into one
+    - `names`: the factors that are names, or True for all. By default text, booleans and categories
+      are names, and numbers are numbers.
+    - `num_permutations`: draws of the permuted-label control; with 0 there are no verdicts
+    - `penalties`: the grid of ridge penalties, relative to the number of samples
+    - `device`: a device of PyTorch, for example "cuda", that does the matrix operations
+    - `edition`: 1 is the first edition of this probe, kept for tables that were made with it
     """
 
     def __init__(
         self,
-        kind: Literal["ridge", "logistic"] = "ridge",
+        kind: Literal["auto", "ridge", "logistic"] = "auto",
         folds: int = 5,
         seed: int = 0,
         layers: Literal["best", "all"] = "best",
+        *,
+        names: Any = None,
+        num_permutations: int = MIN_PERMUTATIONS,
+        penalties: tuple[float, ...] = PENALTIES,
+        device: str | None = None,
+        progress: bool = True,
+        edition: Literal[1, 2] = 2,
     ):
         self.kind = kind
         self.folds = folds
         self.seed = seed
         self.layers = layers
+        self.names = names
+        self.num_permutations = num_permutations
+        self.penalties = penalties
+        self.device = device
+        self.progress = progress
+        self.edition = edition
 
     def fit(
         self,
@@ -64,226 +84,414 @@ class Decodability(BaseEstimator):
         combinations: Any = None,
         held_out: Any = None,
         outcomes: Any = None,
+        *,
+        baseline: Any = None,
+        sample_weight: Any = None,
     ) -> Decodability:
-        """Fit probes of all layers and score them; `scores_` has layer x factor x split, `layer_` the one that is read
-        best over combinations that are left out in turn, or `all layers`.
+        """Fit probes of all layers, score them, and give a verdict on every factor.
 
-        Activations are one array or a dict by layer; the rest has an entry per sample. Samples with equal factors are
-        one combination, unless `combinations` names them. `held_out` marks combinations that are only scored; without
-        it all are held out in turn. `outcomes` says what failed, NaN where it is not known.
+        Activations are one array of samples x features, or a dict of arrays by layer. All other
+        arguments have one entry per sample:
+
+        - `factors`: a table, a dict of columns, or a matrix
+        - `combinations`: a name per sample; by default, samples with equal factors are one
+          combination
+        - `held_out`: true for combinations that are only scored; by default, all are held out in
+          turn
+        - `outcomes`: whether the model failed, NaN where that is unknown
+        - `baseline`: the model's input, or the activations of an untrained model. A factor that is
+          composed there is marked as already decodable.
+        - `sample_weight`: the weight of every sample, in fits and scores
+
+        Sets `scores_` (layer x factor x split), `verdicts_` (a row per factor), `sentence_`, and
+        `layer_`, the layer with the lowest cross-validated error, or `all layers`.
         """
+        self._check_options()
+        is_joined = self.layers == "all"
+        layers = self._check_layers(activations)
+        num_samples = len(next(iter(layers.values())))
+        frame: Any = input_validation.factor_table(factors, num_samples)
+        self.binary_factors_ = input_validation.is_binary(frame)
+        numbers, self.combinations_ = input_validation.number_combinations(
+            combinations, frame, self.binary_factors_
+        )
+        held = _held_out_samples(held_out, num_samples)
+        input_validation.require_varying_factors(frame[~held])
+        names = self._names(frame)
+        if self.edition == 2:
+            input_validation.require_values_in_several_combinations(frame, names, numbers)
+        roles = split(numbers, held, self.folds, self.seed, self.combinations_)
+        self.targets_ = Targets(frame[~held], names)
+        weights = input_validation.sample_weights(sample_weight, num_samples)
+        probed = layers | ({ALL: input_validation.join_layers(layers)} if is_joined else {})
+        if self.edition == 1:
+            results = self._probe_first_edition(probed, frame, numbers, roles)
+        else:
+            data = self._data(frame, numbers, held, roles, weights)
+            baselines = _baseline_layers(baseline, num_samples, probed)
+            results = self._probe_layers(probed, baselines, data)
+            self._note_class_ids(frame)
+        self._choose_layer(results, layers, is_joined)
+        self._store_outcomes(frame, numbers, held, outcomes)
+        return self
+
+    def _check_layers(self, activations: Any) -> dict[str, Any]:
+        layers = input_validation.check_layers(activations)
         require(
-            self.kind in ("ridge", "logistic"),
-            f"kind must be 'ridge' or 'logistic', got {self.kind!r}",
+            not (self.layers == "all" and ALL in layers),
+            f"a layer is named {ALL!r}, which is the name of all layers joined: rename it",
+        )
+        return layers
+
+    def predict(self, activations: Any) -> pd.DataFrame:
+        """The factors of new samples, decoded from the chosen layer."""
+        outputs = self._decode(activations)
+        return self.targets_.decode(outputs)
+
+    def predict_proba(self, activations: Any) -> dict[str, np.ndarray]:
+        """The probabilities of the values in `classes_`, by factor: samples x values."""
+        outputs = self._decode(activations)
+        by_factor = zip(self.targets_.factors, self.is_logistic_, strict=True)
+        named = [factor for factor, is_logistic in by_factor if is_logistic]
+        require(bool(named), "ridge probes have no probabilities: use kind='auto' or 'logistic'")
+        return {factor.name: outputs[:, factor.columns] for factor in named}
+
+    def score(self, activations: Any, factors: Any, sample_weight: Any = None) -> float:
+        """The mean R2 (or accuracy) over factors, decoded from the chosen layer."""
+        predicted = self._decode(activations)
+        y = self.targets_.encode(input_validation.factor_table(factors, len(predicted)))
+        weights = input_validation.sample_weights(sample_weight, len(predicted))
+        scores = [
+            score_of(f, predicted[:, f.columns], y[:, f.columns], weights)
+            for f in self.targets_.factors
+        ]
+        return float(pd.Series(scores).mean())
+
+    def log_loss(self, activations: Any, factors: Any) -> np.ndarray:
+        """The log loss of every sample's factors, a mean over factors, from the chosen layer."""
+        probabilities = self._decode(activations)
+        require(
+            all(self.is_logistic_),
+            "factors that are probed by ridge regression have no log loss: use kind='logistic'",
+        )
+        y = self.targets_.encode(input_validation.factor_table(factors, len(probabilities)))
+        return self.targets_.log_losses(probabilities, y).mean(axis=1)
+
+    def rank(self, factors: Any, activations: Any = None, combinations: Any = None) -> pd.DataFrame:
+        """Order new combinations by predicted failure, the worst first, with a probability.
+
+        With activations, `error` is the decoding error of the factors (1 for predicting the mean).
+        Without, it is the rarity of the combination's pairs of values. The probability is that of a
+        failure if `fit` received outcomes, and otherwise that of a misreading: a factor decoded as
+        another value, or off by more than its standard deviation.
+        """
+        check_is_fitted(self, "layer_")
+        predicted = None if activations is None else self._decode(activations, for_ranking=True)
+        num_samples = None if predicted is None else len(predicted)
+        frame: Any = input_validation.factor_table(factors, num_samples)
+        y = self.targets_.encode(frame)
+        frame = frame[list(self.train_factors_)]  # other columns do not define combinations
+        numbers, names = input_validation.number_combinations(
+            combinations, frame, self.binary_factors_
+        )
+        if predicted is None:
+            new_factors = frame.groupby(numbers).first()
+            error = failure_ranking.rarity(new_factors, self.train_factors_)
+            signal = failure_ranking.rarity(self.train_factors_, self.train_factors_, own=1)
+        else:
+            error = _mean_by_group(self.targets_.errors(predicted, y).mean(axis=1), numbers)
+            signal = self.errors_
+        is_known = ~np.isnan(self.outcomes_)
+        probability = failure_ranking.probabilities(
+            signal[is_known], self.outcomes_[is_known], error
+        )
+        ranking = pd.DataFrame({"combination": names, "error": error, "probability": probability})
+        self.ranking_ = ranking.sort_values("error", ascending=False, ignore_index=True)
+        basis = "support" if predicted is None else self.layer_
+        return self.ranking_.assign(probability_of=self.probability_of_, basis=basis)
+
+    def evaluate(self, outcomes: Any) -> dict[str, float]:
+        """AUROC, rank correlation and calibration of the last ranking, given outcomes."""
+        check_is_fitted(
+            self, "ranking_", msg="call rank before evaluate: there is no ranking to evaluate"
+        )
+        return failure_ranking.evaluate(self.ranking_, outcomes)
+
+    @property
+    def classes_(self) -> dict[str, tuple[Any, ...]]:
+        """The values of every factor of names, in the order of `predict_proba`."""
+        check_is_fitted(self, "layer_")
+        return {factor.name: factor.values for factor in self.targets_.factors if factor.values}
+
+    @property
+    def coef_(self) -> np.ndarray:
+        """The weights of the chosen layer in the model's own units: target columns x features."""
+        check_is_fitted(self, "layer_")
+        return self.probe_.decode.weights.T
+
+    @property
+    def intercept_(self) -> np.ndarray:
+        """The constants of the target columns."""
+        check_is_fitted(self, "layer_")
+        return self.probe_.decode.constant
+
+    @property
+    def directions_(self) -> dict[str, np.ndarray]:
+        """The rows of `coef_` by factor: values x features, or 1 x features for numbers."""
+        return {factor.name: self.coef_[factor.columns] for factor in self.targets_.factors}
+
+    def save(self, path: Any) -> Path:
+        """Write the fitted probe to PATH, which ends in .safetensors, and a .json beside it."""
+        check_is_fitted(self, "layer_")
+        return saved_probe.save(self, path)
+
+    @classmethod
+    def load(cls, path: Any) -> Decodability:
+        """A fitted probe from the files that `save` wrote."""
+        return saved_probe.load(cls(), path)
+
+    def to_frame(self, column: str = "score", split: str = "held out") -> pd.DataFrame:
+        """One column of `scores_` as a table of layers x factors."""
+        check_is_fitted(self, "layer_")
+        return report.wide(self.scores_, column, split)
+
+    def plot(self, column: str | None = None) -> Any:
+        """Scores by layer as a Plotly figure, one line per factor."""
+        check_is_fitted(self, "layer_")
+        return report.plot(self.scores_, column)
+
+    def _check_options(self) -> None:
+        require(
+            self.kind in ("auto", "ridge", "logistic"),
+            f"kind must be 'auto', 'ridge' or 'logistic', got {self.kind!r}",
         )
         require(isinstance(self.folds, int), f"folds must be a whole number, got {self.folds!r}")
         require(
             self.folds >= 3,
-            f"folds must be at least 3, got {self.folds}: one is scored, one chooses the penalty",
+            f"folds must be at least 3, got {self.folds}: one is scored, one chooses the penalty, "
+            "and the others are fitted on",
         )
         require(
             self.layers in ("best", "all"), f"layers must be 'best' or 'all', got {self.layers!r}"
         )
-        layers, joined = inputs.layers(activations), self.layers == "all"
+        require(self.edition in (1, 2), f"edition must be 1 or 2, got {self.edition!r}")
         require(
-            not (joined and ALL in layers),
-            f"no layer can be called {ALL!r}, as all of them are: rename it",
+            self.edition == 2 or self.kind != "auto",
+            "edition=1 needs kind='ridge' or kind='logistic'",
         )
-        num_samples = len(next(iter(layers.values())))
-        frame: Any = inputs.table(factors, num_samples)
-        self.present_ = inputs.binary(frame)
-        numbers, self.combinations_ = inputs.combined(combinations, frame, self.present_)
-        held = np.zeros(num_samples, bool)
-        if held_out is not None:
-            held = inputs.flags(held_out, "held_out", num_samples) == 1
-            require(
-                0 < held.sum() < num_samples,
-                "held_out must be true for some combinations and false for others",
+        num = self.num_permutations
+        require(
+            isinstance(num, int) and (num == 0 or num >= MIN_PERMUTATIONS),
+            f"num_permutations must be at least {MIN_PERMUTATIONS}, or 0 for no control, got "
+            f"{num!r}",
+        )
+        require(
+            len(self.penalties) > 0 and min(self.penalties) > 0,
+            f"penalties must be positive numbers, got {self.penalties!r}",
+        )
+
+    def _names(self, frame: pd.DataFrame) -> list[str]:
+        """The factors of names."""
+        if self.kind == "logistic":
+            return list(frame)
+        if self.edition == 1:
+            booleans = [name for name in frame if pd.api.types.is_bool_dtype(frame[name])]
+            numeric = [name for name in frame if pd.api.types.is_numeric_dtype(frame[name])]
+            return [name for name in frame if name not in numeric and name not in booleans]
+        return input_validation.factors_of_names(frame, self.names)
+
+    def _data(
+        self,
+        frame: pd.DataFrame,
+        numbers: np.ndarray,
+        held: np.ndarray,
+        roles: Split,
+        weights: np.ndarray,
+    ) -> Data:
+        targets = self.targets_
+        y = targets.encode(frame)
+        self.is_logistic_ = [
+            bool(factor.values) and self.kind != "ridge" for factor in targets.factors
+        ]
+        control = None
+        if self.num_permutations:
+            control = Control(
+                targets,
+                y,
+                numbers,
+                held,
+                weights,
+                self.num_permutations,
+                self.seed,
+                self.is_logistic_,
             )
-        inputs.varying(frame[~held])
-        if (
-            joined and self.kind == "ridge"
-        ):  # logistic probes are fitted to features of one variance
-            inputs.alike(layers, ~held)
-        parts = split(numbers, held, self.folds, self.seed, self.combinations_)
-        self.targets_ = Targets(frame[~held], named=self.kind == "logistic")
+        return Data(
+            targets,
+            y,
+            numbers,
+            roles,
+            weights,
+            control,
+            self.is_logistic_,
+            tuple(sorted(self.penalties)),
+            make_algebra(self.device),
+        )
+
+    def _probe_layers(
+        self, layers: dict[str, np.ndarray], baselines: dict[str, np.ndarray], data: Data
+    ) -> dict[str, LayerResult]:
+        """Probe all layers and the baseline, and set scores, verdicts and notes."""
+        threads = ThreadpoolController()
+        results, nonlinear = {}, {}
+        every = layers | baselines
+        with Meter("probing, layers", len(every), self.progress) as meter:
+            for name, x in every.items():
+                max_threads = 1 if x.shape[1] < MIN_MULTITHREADED_WIDTH else None
+                with threads.limit(limits=max_threads):
+                    results[name] = probe_layer(x, data)
+                    if data.control is not None:
+                        nonlinear[name] = probe_nonlinear(x, data)
+                meter.advance()
+        summary = report.summarize(results, nonlinear, set(baselines), data)
+        self.scores_ = summary.scores
+        self.verdicts_ = summary.verdicts
+        self.sentence_ = summary.sentence
+        self.notes_ = summary.notes
+        self.constant_features_ = {name: results[name].num_constant for name in layers}
+        return {name: results[name] for name in layers}
+
+    def _probe_first_edition(
+        self, layers: dict[str, np.ndarray], frame: pd.DataFrame, numbers: np.ndarray, roles: Split
+    ) -> dict[str, Any]:
+        from recombine.probe import first_edition
+
+        threads = ThreadpoolController()
+        self.is_logistic_ = [self.kind == "logistic"] * len(self.targets_.factors)
         y = self.targets_.encode(frame)
-        found, pools = {}, ThreadpoolController()
-        for name, x in (layers | ({ALL: inputs.joined(layers)} if joined else {})).items():
-            with pools.limit(limits=1 if x.shape[1] < NARROW else None):
-                found[name] = self._probe(x, y, numbers, parts)
-        tables = {name: one.scores for name, one in found.items()}
-        self.scores_ = (
-            pd.concat(tables, names=["layer"]).reset_index(level=0).reset_index(drop=True)
+        results = {}
+        for name, x in layers.items():
+            max_threads = 1 if x.shape[1] < MIN_MULTITHREADED_WIDTH else None
+            with threads.limit(limits=max_threads):
+                results[name] = first_edition.probe_layer(
+                    x, y, numbers, roles, self.targets_, self.kind
+                )
+        by_layer = pd.concat({name: each.scores for name, each in results.items()}, names=["layer"])
+        self.scores_ = by_layer.reset_index(level=0).reset_index(drop=True)
+        return results
+
+    def _note_class_ids(self, frame: pd.DataFrame) -> None:
+        """Note factors of numbers that may be meant as names."""
+        ids = [] if self.kind == "logistic" else input_validation.class_ids(frame, self.names)
+        if ids:
+            note = (
+                f"{', '.join(ids)}: whole numbers are probed as numbers. If they are class ids, "
+                f"set names={ids!r}; if not, set names=()."
+            )
+            self.notes_.append(note)
+            if self.progress:
+                say(note)
+
+    def _choose_layer(
+        self, results: dict[str, Any], layers: dict[str, np.ndarray], is_joined: bool
+    ) -> None:
+        self.layer_ = ALL if is_joined else min(results, key=lambda name: _error(results[name]))
+        self.probe_ = results[self.layer_]
+        used_layers = list(layers) if is_joined else [self.layer_]
+        self.widths_ = {name: layers[name].shape[1] for name in used_layers}
+        self.n_features_in_ = sum(self.widths_.values())
+
+    def _store_outcomes(
+        self, frame: Any, numbers: np.ndarray, held: np.ndarray, outcomes: Any
+    ) -> None:
+        """Store factors, errors and outcomes of the combinations that were fitted on."""
+        if outcomes is None:
+            outcome = self.probe_.is_misread.astype(float)
+            self.probability_of_ = "misreading"
+        else:
+            outcome = input_validation.as_flags(
+                outcomes, "outcomes", len(frame), allow_unknown=True
+            )
+            self.probability_of_ = "failure"
+        train_numbers = numbers[~held]
+        self.train_factors_ = frame[~held].groupby(train_numbers).first()
+        by_sample: Any = pd.DataFrame({"error": self.probe_.errors, "outcome": outcome})[~held]
+        by_combination = by_sample.groupby(train_numbers).mean()
+        self.errors_ = by_combination["error"].to_numpy()
+        self.outcomes_ = by_combination["outcome"].to_numpy()
+        require(
+            not np.isnan(self.outcomes_).all(),
+            "outcomes are unknown for all combinations that the probe is fitted on: "
+            "provide some, or leave outcomes out",
         )
-        self.layer_ = (
-            ALL if joined else min(found, key=lambda name: float(np.nanmean(found[name].errors)))
-        )
-        self.probe_ = found[self.layer_]
-        self.widths_ = {
-            name: layers[name].shape[1] for name in (layers if joined else [self.layer_])
-        }
-        self._remember(frame, numbers, held, outcomes)
-        return self
 
-    def predict(self, activations: Any) -> pd.DataFrame:
-        """The factors, as they are read from the chosen layer."""
-        read = self._read(activations)
-        return self.targets_.decode(read)
+    def _decode(self, activations: Any, for_ranking: bool = False) -> np.ndarray:
+        """The decoded targets of new samples from the chosen layer: samples x columns.
 
-    def score(self, activations: Any, factors: Any) -> float:
-        """The mean R2 (or accuracy) over factors, read from the chosen layer."""
-        read = self._read(activations)
-        y = self.targets_.encode(inputs.table(factors, len(read)))
-        return float(pd.Series(self.targets_.score(read, y)).mean())
-
-    def log_loss(self, activations: Any, factors: Any) -> np.ndarray:
-        """How improbable the factors of every sample are by what is read from the chosen layer, their mean log loss."""
-        require(self.kind == "logistic", "probes of numbers have no log loss: use kind='logistic'")
-        read = self._read(activations)
-        y = self.targets_.encode(inputs.table(factors, len(read)))
-        return self.targets_.log_losses(read, y).mean(axis=1)
-
-    def rank(self, factors: Any, activations: Any = None, combinations: Any = None) -> pd.DataFrame:
-        """Order new combinations by expected failure, the worst first, with a probability.
-
-        With activations, `error` is how badly their factors are read (1: as by guessing), without how rare their pairs
-        of values are. The probability is of a failure where outcomes were given to `fit`, and else of a misreading: a
-        factor taken for another value, or off by more than its standard deviation.
+        Rankings use ridge regressions for all factors: their errors on fitted combinations are
+        known from cross-validation.
         """
         check_is_fitted(self, "layer_")
-        read = None if activations is None else self._read(activations)
-        frame: Any = inputs.table(factors, None if read is None else len(read))
-        y = self.targets_.encode(frame)
-        frame = frame[list(self.known_)]  # whatever else it has does not tell combinations apart
-        numbers, names = inputs.combined(combinations, frame, self.present_)
-        if read is None:
-            error = failure.rarity(frame.groupby(numbers).first(), self.known_)
-            signal = failure.rarity(self.known_, self.known_, own=1)
-        else:
-            error, signal = _mean(self.targets_.errors(read, y).mean(axis=1), numbers), self.errors_
-        told = ~np.isnan(self.outcomes_)
-        probable = failure.probabilities(signal[told], self.outcomes_[told], error)
-        ranking = pd.DataFrame({"combination": names, "error": error, "probability": probable})
-        self.ranking_ = ranking.sort_values("error", ascending=False, ignore_index=True)
-        basis = "support" if read is None else self.layer_
-        return self.ranking_.assign(probability_of=self.probability_of_, basis=basis)
-
-    def evaluate(self, outcomes: Any) -> dict[str, float]:
-        """How good the last ranking was: AUROC, rank correlation and calibration against outcomes by combination."""
-        check_is_fitted(
-            self, "ranking_", msg="call rank before evaluate: there is no ranking to evaluate"
-        )
-        return failure.evaluate(self.ranking_, outcomes)
-
-    def _probe(self, x: np.ndarray, y: np.ndarray, numbers: np.ndarray, parts: Split) -> _Probed:
-        t, targets, folds = y.shape[1], self.targets_, parts.folds
-        both = np.concatenate(
-            [y, y[parts.elsewhere]], axis=1
-        )  # the control shares every factorisation
-        reader = self._reader(x, both, parts)
-        fit = functools.cache(reader.fit)
-
-        def across(outside: frozenset[int], penalty: float) -> np.ndarray:
-            """What is read of every fold but these, each being left out in turn."""
-            read = np.full(y.shape, np.nan)
-            for fold in set(range(self.folds)) - outside:
-                read[folds == fold] = fit(outside | {fold}, penalty)(x[folds == fold])[:, :t]
-            return read
-
-        def choose(outside: frozenset[int]) -> float:
-            if len(reader.penalties) == 1:
-                return reader.penalties[0]
-            errors = [
-                np.nanmean(targets.errors(across(outside, penalty), y))
-                for penalty in reader.penalties
-            ]
-            return reader.penalties[int(np.argmin(errors))]
-
-        turns = [(NO_FOLD, folds == -1, parts.aside)] if (folds == -1).any() else self._turns(parts)
-        reads = {"seen": np.full(both.shape, np.nan), "held out": np.full(both.shape, np.nan)}
-        for without, held, seen in turns:
-            reading = fit(without, choose(without))
-            for side, rows in (("held out", held), ("seen", seen)):
-                if rows.any():
-                    reads[side][rows] = reading(x[rows])
-        penalty = choose(NO_FOLD)
-        read = across(NO_FOLD, penalty)
-        errors, misread = targets.errors(read, y).mean(axis=1), targets.misread(read, y)
-        return _Probed(self._table(reads, both, numbers), fit(NO_FOLD, penalty), errors, misread)
-
-    def _reader(self, x: np.ndarray, y: np.ndarray, parts: Split) -> Any:
-        if self.kind == "ridge":
-            return Ridge(x, y, parts.fitted)
-        from recombine.probe.logistic import Logistic
-
-        t, blocks = y.shape[1] // 2, [factor.columns for factor in self.targets_.factors]
-        return Logistic(
-            x, y, parts.fitted, [*blocks, *(slice(b.start + t, b.stop + t) for b in blocks)]
-        )
-
-    def _turns(self, parts: Split) -> list[tuple[frozenset[int], np.ndarray, np.ndarray]]:
-        """Every fold is held out once, and seen once by the probes that hold out the one before it."""
-        following = [(fold, (fold + 1) % self.folds) for fold in range(self.folds)]
-        return [
-            (frozenset({f}), parts.folds == f, parts.aside & (parts.folds == after))
-            for f, after in following
-        ]
-
-    def _table(
-        self, reads: dict[str, np.ndarray], both: np.ndarray, numbers: np.ndarray
-    ) -> pd.DataFrame:
-        t, lines = both.shape[1] // 2, []
-        for side, read in reads.items():
-            rows = ~np.isnan(read[:, 0])
-            true, mixed = (
-                self.targets_.scores(read[rows, part], both[rows, part], numbers[rows])
-                for part in (slice(0, t), slice(t, None))
-            )
-            for factor, (score, low, high), control in zip(
-                self.targets_.factors, true, mixed[:, 0], strict=True
-            ):
-                lines.append((factor.name, side, factor.measure, score, low, high, control))
-        return pd.DataFrame(
-            lines, columns=["factor", "split", "measure", "score", "low", "high", "shuffled"]
-        )
-
-    def _remember(self, frame: Any, numbers: np.ndarray, held: np.ndarray, outcomes: Any) -> None:
-        """What is known of the combinations that were fitted on: their factors, errors and outcomes."""
-        happened = self.probe_.misread.astype(float)
-        self.probability_of_ = "misreading"
-        if outcomes is not None:
-            happened, self.probability_of_ = (
-                inputs.flags(outcomes, "outcomes", len(frame), True),
-                "failure",
-            )
-        self.known_ = frame[~held].groupby(numbers[~held]).first()
-        facts: Any = pd.DataFrame({"error": self.probe_.errors, "outcome": happened})[~held]
-        self.errors_, self.outcomes_ = facts.groupby(numbers[~held]).mean().to_numpy().T
-        told = "outcomes are not known of any combination that the probe is fitted on: give some, or leave them out"
-        require(not np.isnan(self.outcomes_).all(), told)
-
-    def _read(self, activations: Any) -> np.ndarray:
-        check_is_fitted(self, "layer_")
-        (first, *others), named = self.widths_, isinstance(activations, Mapping)
         needed = ", ".join(self.widths_)
-        require(
-            named or not others,
-            f"one array does not tell layers apart: give a dict by layer, of {needed}",
-        )
-        layers = inputs.layers(activations if named else {first: activations})
+        if not input_validation.is_by_layer(activations):
+            require(
+                len(self.widths_) == 1,
+                f"one array does not distinguish layers: provide a dict with {needed}",
+            )
+            activations = {next(iter(self.widths_)): activations}
+        layers = input_validation.check_layers(activations)
         for name, width in self.widths_.items():
             require(
                 name in layers,
-                f"there is no layer {name!r}: there are {', '.join(layers)}; give {needed}",
+                f"there is no layer {name!r}: the layers are {', '.join(layers)}; provide {needed}",
             )
-            told = f"layer {name!r} has {layers[name].shape[1]} features, and had {width} when the probe was fitted"
             require(
-                layers[name].shape[1] == width, f"{told}: give the same layer of the same model"
+                layers[name].shape[1] == width,
+                f"layer {name!r} has {layers[name].shape[1]} features, and had {width} when the "
+                "probe was fitted: provide the same layer of the same model",
             )
-        x = inputs.joined({name: layers[name] for name in self.widths_})
-        return self.probe_.reading(x)[:, : self.targets_.width]
+        x = input_validation.join_layers({name: layers[name] for name in self.widths_})
+        if self.edition == 1:
+            return self.probe_.decode(x)
+        decode = self.probe_.ridge_decode if for_ranking else self.probe_.decode
+        return self.targets_.probabilities(decode(x), self.is_logistic_)
 
 
-def _mean(values: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    return np.bincount(numbers, values) / np.bincount(numbers)
+def _baseline_layers(
+    baseline: Any, num_samples: int, layers: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """The layers of the baseline, with names that no layer has."""
+    if baseline is None:
+        return {}
+    checked = input_validation.check_layers(baseline)
+    for name, layer in checked.items():
+        require(
+            len(layer) == num_samples,
+            f"the baseline {name!r} has {len(layer)} samples and the activations have "
+            f"{num_samples}: provide the same samples",
+        )
+    named = {
+        BASELINE if len(checked) == 1 else f"{BASELINE} {name}": layer
+        for name, layer in checked.items()
+    }
+    taken = sorted(set(named) & set(layers))
+    require(not taken, f"a layer is named {taken[:1]}, as the baseline is: rename it")
+    return named
+
+
+def _held_out_samples(held_out: Any, num_samples: int) -> np.ndarray:
+    if held_out is None:
+        return np.zeros(num_samples, bool)
+    held = input_validation.as_flags(held_out, "held_out", num_samples) == 1
+    require(
+        0 < held.sum() < num_samples,
+        "held_out must be true for some combinations and false for others",
+    )
+    return held
+
+
+def _error(result: Any) -> float:
+    return float(np.nanmean(result.errors))
+
+
+def _mean_by_group(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    return np.bincount(groups, values) / np.bincount(groups)

@@ -1,8 +1,9 @@
-"""One call of an image pipeline, as hooks see it: which step is under way, and which half of the batch is which.
+"""One call of an image pipeline as hooks see it: the step, and the halves of a guided batch.
 
-The step is counted where the network is called, so that it is right whatever the scheduler does, and it begins anew
-with every call of the pipeline. With guidance a batch holds the unconditional half first and then the conditional one;
-pipelines with a `true_cfg_scale` call the network twice a step instead, first with the prompt.
+Steps are counted where the network is called, so they are right for any scheduler, and start at 0
+with every call of the pipeline. With guidance, a batch holds the unconditional half first and then
+the conditional one. Pipelines with a `true_cfg_scale` instead call the network twice per step,
+first with the prompt.
 """
 
 from __future__ import annotations
@@ -14,154 +15,184 @@ import torch
 from torch import Tensor, nn
 
 from recombine.basics.errors import InputError, require
-from recombine.probe.pool import Pool, pick, pooled
+from recombine.probe.pooling import Pool, find_tensor, pool_output
 
 HALVES = ("conditional", "unconditional")
+BOTH_HALVES = "both"  # their average, in the paper's mode
 ALL_STEPS = "all"
 
 
-class Pass:
-    """What is caught during one call of the pipeline, for so many images.
+class PipelineCall:
+    """Records one call of the pipeline, for `num_images` images.
 
-    With `late`, the paper's mode, a step is known by what a callback told when the one before it was done: `late` is
-    the last step that it had told.
+    `calls_per_step` is how often the pipeline calls the network per step. In the paper's mode,
+    `reported_step` is the last step that a callback has reported as done, and each step is recorded
+    under that number. Otherwise it is None.
     """
 
     def __init__(
         self,
         pipeline: Any,
-        num: int,
+        num_images: int,
         fractions: Sequence[float] | str,
-        twice: bool,
-        late: int | None = None,
+        calls_per_step: int = 1,
+        reported_step: int | None = None,
     ):
-        self.pipeline, self.num, self.fractions, self.twice, self.late = (
-            pipeline,
-            num,
-            fractions,
-            twice,
-            late,
-        )
-        self.calls = self.num_steps = 0
-        self.current: int | None = None  # the step under way, where it is wanted
-        self.caught: dict[tuple[str, int], dict[str, Tensor]] = {}
-        self.texts: dict[str, Tensor] = {}
-
-    def begin(self) -> None:
-        """The network is called."""
-        if not self.calls:
-            planned = getattr(
-                self.pipeline, "num_timesteps", None
-            )  # fewer than the scheduler's, from an image say
-            self.num_steps = planned or len(self.pipeline.scheduler.timesteps)
-        per_step = 1 + self.twice
-        step, self.half = self.calls // per_step, HALVES[self.calls % per_step]
-        label = step if self.late is None else self.late
-        self.current = label if self.fractions == ALL_STEPS or label in self.wanted else None
-        self.calls += 1
-        if self.late is not None and self.calls % per_step == 0:
-            self.late = step  # what the callback tells when this step is done
-        self.ran: set[str] = set()
+        self.pipeline = pipeline
+        self.num_images = num_images
+        self.fractions = fractions
+        self.calls_per_step = calls_per_step
+        self.reported_step = reported_step
+        self.num_calls = 0
+        self.num_steps = 0
+        self.current_step: int | None = None  # None if nothing is recorded in the current step
+        self.half = HALVES[0]
+        self.layers_run: set[str] = set()  # in the current step
+        self.rows: dict[tuple[str, int], dict[str, Tensor]] = {}  # by layer and step, then by half
+        self.texts: dict[str, Tensor] = {}  # by text encoder
 
     @property
-    def wanted(self) -> list[int]:
-        """The steps at which something is recorded."""
+    def is_paper_mode(self) -> bool:
+        """Whether features are taken as in the paper's image experiments."""
+        return self.reported_step is not None
+
+    @property
+    def recorded_steps(self) -> list[int]:
+        """The steps that are recorded."""
         if isinstance(self.fractions, str):
             return list(range(self.num_steps))
         return [round(fraction * (self.num_steps - 1)) for fraction in self.fractions]
 
-    def catch(self, name: str, module: nn.Module, output: Any, pool: Pool) -> None:
-        """A layer put something out."""
-        if self.current is None:
+    def start_network_call(self) -> None:
+        """Note that the network is called, and find out which step this is."""
+        if not self.num_calls:
+            # Fewer than the scheduler's if the pipeline skips steps, as image-to-image does.
+            planned = getattr(self.pipeline, "num_timesteps", None)
+            self.num_steps = planned or len(self.pipeline.scheduler.timesteps)
+        step, half = divmod(self.num_calls, self.calls_per_step)
+        self.half = HALVES[half]
+        number = step if self.reported_step is None else self.reported_step
+        is_recorded = self.fractions == ALL_STEPS or number in self.recorded_steps
+        self.current_step = number if is_recorded else None
+        self.num_calls += 1
+        if self.is_paper_mode and self.num_calls % self.calls_per_step == 0:
+            self.reported_step = step  # a callback would report this step when it is done
+        self.layers_run = set()
+
+    def record_layer(self, name: str, module: nn.Module, output: Any, pool: Pool) -> None:
+        """Record the output of a layer, if the current step is recorded."""
+        if self.current_step is None:
             return
         require(
-            name not in self.ran, f"layer {name!r} ran twice in one step: choose a layer within it"
+            name not in self.layers_run,
+            f"layer {name!r} ran twice in one step: choose a layer inside it",
         )
-        self.ran.add(name)
-        tensor = _image(module, output)
+        self.layers_run.add(name)
+        tensor = _image_tensor(module, output)
         if tensor is None:
             raise InputError(
-                f"layer {name!r} returned no tensor but {type(output).__name__}: choose a layer within it"
+                f"layer {name!r} returned {type(output).__name__} without a tensor: choose a layer "
+                "inside it"
             )
-        rows = pooled(name, tensor, pool)
-        guided = bool(getattr(self.pipeline, "do_classifier_free_guidance", False))
-        halves = {self.half: rows}
-        if guided and not self.twice and len(rows) == 2 * self.num:
-            halves = {"unconditional": rows[: self.num], "conditional": rows[self.num :]}
-        num = len(next(iter(halves.values())))
-        told = f"layer {name!r} gave {len(rows)} rows for {self.num} images"
-        require(num == self.num, f"{told}: choose a layer whose first axis is the image")
-        self.caught.setdefault((name, self.current), {}).update(halves)
+        rows = pool_output(name, tensor, pool)
+        halves = self._split_halves(rows)
+        num_rows = len(next(iter(halves.values())))
+        require(
+            num_rows == self.num_images,
+            f"layer {name!r} returned {len(rows)} rows for {self.num_images} images: choose a "
+            "layer whose first axis is the image",
+        )
+        self.rows.setdefault((name, self.current_step), {}).update(halves)
 
-    def finish(self, component: str) -> None:
-        """The image is there: was the network called as often as there are steps?"""
-        expected = self.num_steps * (1 + self.twice)
-        told = f"the {component} was called {self.calls} times in {self.num_steps} steps of the scheduler"
-        more = "turn off what calls it more often, skip-layer guidance say"
-        fewer = "it is not what denoises, or steps are left out; name another component, or turn that off"
-        require(self.calls == expected, f"{told}: {more if self.calls > expected else fewer}")
+    def _split_halves(self, rows: Tensor) -> dict[str, Tensor]:
+        is_guided = bool(getattr(self.pipeline, "do_classifier_free_guidance", False))
+        if is_guided and self.calls_per_step == 1 and len(rows) == 2 * self.num_images:
+            return {
+                "unconditional": rows[: self.num_images],
+                "conditional": rows[self.num_images :],
+            }
+        return {self.half: rows}
 
-    def read(self, text: str, tensor: Tensor | None, ids: Any, end: int | None, pool: Pool) -> None:
-        """A text encoder read something: the first time, the prompts; afterwards, what is to be avoided."""
-        if text in self.texts or tensor is None:
+    def record_text(
+        self, encoder: str, tensor: Tensor | None, ids: Any, end_token: int | None, pool: Pool
+    ) -> None:
+        """Record a text encoder's first output, the prompts; later ones are negative prompts."""
+        if encoder in self.texts or tensor is None:
             return
         mask = None
-        if (
-            self.late is None
-            and isinstance(ids, Tensor)
-            and end is not None
-            and ids.shape == tensor.shape[:2]
-        ):
-            ends = (ids == end).int()
-            mask = ends.cumsum(dim=1) - ends == 0  # up to the first end; what follows is padding
-        self.texts[text] = pooled(text, tensor, pool, mask=mask)
+        has_ids = isinstance(ids, Tensor) and ids.shape == tensor.shape[:2]
+        if has_ids and end_token is not None and not self.is_paper_mode:
+            is_end = (ids == end_token).int()
+            mask = is_end.cumsum(dim=1) - is_end == 0  # up to the first end token; then padding
+        self.texts[encoder] = pool_output(encoder, tensor, pool, mask=mask)
+
+    def check_num_calls(self, component: str) -> None:
+        """After the call, check that the network was called as often as there are steps."""
+        expected = self.num_steps * self.calls_per_step
+        problem = (
+            f"the {component} was called {self.num_calls} times in {self.num_steps} steps of the "
+            "scheduler"
+        )
+        require(
+            self.num_calls <= expected,
+            f"{problem}: turn off options that call it more often, such as skip-layer guidance",
+        )
+        require(
+            self.num_calls == expected,
+            f"{problem}: it is not the denoising network, or steps are skipped; name another "
+            "component, or turn off skipping",
+        )
+
+    def collect_rows(
+        self, layers: Sequence[str], join: str, halves: Sequence[str]
+    ) -> dict[str, Tensor]:
+        """The rows of all layers by name; steps are separate, averaged or concatenated."""
+        collected: dict[str, Tensor] = dict(self.texts)
+        steps = list(zip(self._step_labels(), self.recorded_steps, strict=True))
+        for name in layers:
+            for half in (BOTH_HALVES,) if self.is_paper_mode else halves:
+                suffix = "/unconditional" if half == "unconditional" else ""
+                rows = {label: self._rows_of(name, step, half) for label, step in steps}
+                if join == "concatenate":
+                    collected[name + suffix] = torch.cat(list(rows.values()), dim=1)
+                elif join == "mean":
+                    recorded = [rows[label] for label, step in steps if (name, step) in self.rows]
+                    collected[name + suffix] = torch.stack(recorded).mean(dim=0)
+                else:
+                    for label, of_step in rows.items():
+                        collected[f"{name}@{label}{suffix}"] = of_step
+        return collected
+
+    def _step_labels(self) -> Sequence[float | str]:
+        if isinstance(self.fractions, str):
+            return [f"{step + 1}/{self.num_steps}" for step in self.recorded_steps]
+        return self.fractions
+
+    def _rows_of(self, name: str, step: int, half: str) -> Tensor:
+        if (name, step) not in self.rows and self.is_paper_mode:
+            # The first image has no last step in the paper's mode: its latest one is used.
+            steps_of_layer = [other for layer, other in self.rows if layer == name]
+            step = max(steps_of_layer, default=step)
+        if (name, step) not in self.rows:
+            raise InputError(f"layer {name!r} did not run in step {step + 1}: choose another layer")
+        by_half = self.rows[name, step]
+        if half == BOTH_HALVES:
+            return torch.stack(list(by_half.values())).mean(dim=0)
+        require(
+            half in by_half,
+            "there is no unconditional half without guidance: set guidance_scale above 1, or "
+            "record only the conditional half",
+        )
+        return by_half[half]
 
 
-def gather(
-    done: Pass, layers: Sequence[str], join: str, halves: Sequence[str]
-) -> dict[str, Tensor]:
-    """The rows of all layers under their names: steps one by one, averaged or side by side."""
-    found: dict[str, Tensor] = dict(done.texts)
-    labels = done.fractions
-    if isinstance(labels, str):
-        labels = [f"{step + 1}/{done.num_steps}" for step in done.wanted]
-    for name in layers:
-        for half in halves if done.late is None else ("both",):
-            end = "/unconditional" if half == "unconditional" else ""
-            rows = {
-                label: _half(done, name, step, half)
-                for label, step in zip(labels, done.wanted, strict=True)
-            }
-            if join == "concatenate":
-                found[name + end] = torch.cat(list(rows.values()), dim=1)
-            elif join == "mean":
-                there = [
-                    label
-                    for label, step in zip(labels, done.wanted, strict=True)
-                    if (name, step) in done.caught
-                ]
-                found[name + end] = torch.stack([rows[label] for label in there]).mean(dim=0)
-            else:
-                found |= {f"{name}@{label}{end}": row for label, row in rows.items()}
-    return found
+def _image_tensor(module: nn.Module, output: Any) -> Tensor | None:
+    """The image's tensor in a layer's output.
 
-
-def _half(done: Pass, name: str, step: int, half: str) -> Tensor:
-    if (name, step) not in done.caught and done.late is not None:
-        step = max((label for caught, label in done.caught if caught == name), default=step)
-    if (name, step) not in done.caught:
-        raise InputError(f"layer {name!r} did not run in step {step + 1}: choose another")
-    caught = done.caught[name, step]
-    if half == "both":
-        return torch.stack(list(caught.values())).mean(dim=0)
-    told = "there is no unconditional half without guidance"
-    require(
-        half in caught, f"{told}: set guidance_scale above 1, or ask for the conditional one only"
-    )
-    return caught[half]
-
-
-def _image(module: nn.Module, output: Any) -> Tensor | None:
-    """The tensor of the image. Blocks with two streams put out the text's first, and their attention the image's."""
-    two = isinstance(output, tuple) and type(module).__name__.endswith("TransformerBlock")
-    return pick(output[::-1] if two else output)
+    Blocks with a text stream and an image stream return the text first; their attention layers
+    return the image first.
+    """
+    has_two_streams = type(module).__name__.endswith("TransformerBlock")
+    if isinstance(output, tuple) and has_two_streams:
+        output = output[::-1]
+    return find_tensor(output)

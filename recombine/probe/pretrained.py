@@ -1,12 +1,13 @@
 """Activations of a text or vision model of transformers: `Pretrained("folder").record(texts)`.
 
-Texts are tokenised and padded on the right, where padding changes nothing that a real token sees: to the left it would
-shift the positions of models that count them from the start. Only real tokens are pooled; "last" is the last of them.
+Texts are padded on the right, where padding does not change what a real token attends to: on the
+left it would shift the positions of models that count them from the start. Only real tokens are
+pooled; "last" is the last of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,14 +15,15 @@ import numpy as np
 import torch
 
 from recombine.basics.errors import InputError, require
-from recombine.basics.optional_deps import library
-from recombine.basics.suggest import nearest
-from recombine.probe.layers import blocks
-from recombine.probe.pool import Pool
+from recombine.basics.optional_deps import import_library
+from recombine.basics.suggest import did_you_mean
+from recombine.probe.layer_selection import block_patterns
+from recombine.probe.pooling import Pool
 from recombine.probe.recorder import Recorder
 
-ENDLESS = 1_000_000  # tokens: no limit is known
-KINDS = {
+NO_LIMIT = 1_000_000  # tokens, for models without a known limit
+# The classes that prepare inputs, and how the names of their files begin.
+PROCESSOR_FILES = {
     "AutoTokenizer": ("tokenizer", "vocab", "spiece"),
     "AutoImageProcessor": ("preprocessor", "processor"),
 }
@@ -29,10 +31,12 @@ TOWERS = ("text_model", "vision_model")  # of models that compare texts with ima
 
 
 class Pretrained:
-    """Records a model of transformers, given itself with its tokeniser or image processor, or by folder or hub name.
+    """Records a model of transformers.
 
-    Layers are by default the blocks that it stacks. Of a model with an encoder and a decoder the encoder is read; of
-    one with two towers, as CLIP has, the one that `part` names. Further options are those of `Recorder`.
+    The model is an object with its tokenizer or image processor, a folder, or a name on the hub. By
+    default all of its blocks are recorded. `part` names the module to record; by default that is
+    the whole model, or the encoder of a model with an encoder and a decoder. Models with two
+    towers, such as CLIP, need it. Further options are those of `Recorder`.
     """
 
     def __init__(
@@ -45,120 +49,149 @@ class Pretrained:
         **options: Any,
     ):
         if isinstance(model, (str, Path)):
-            model, found = _load(model)
-            processor = processor or found
-        fine = callable(processor) or isinstance(processor, _Both)
+            name = model
+            model = _load_model(name)
+            processor = processor or _load_processor(name)
         require(
-            fine, "the model came without its tokeniser or image processor: give it, processor=…"
+            callable(processor) or isinstance(processor, _TokenizerAndImageProcessor),
+            "the model has no tokenizer or image processor: provide it with processor=",
         )
-        self.model: Any = _part(model, part)
+        self.model: Any = _select_part(model, part)
         self.processor: Any = processor
-        self.recorder = Recorder(self.model, layers or blocks(self.model), pool, **options)
+        self.recorder = Recorder(self.model, layers or block_patterns(self.model), pool, **options)
 
     def record(self, samples: Sequence[Any], batch_size: int = 32) -> dict[str, np.ndarray]:
-        """The activations of all texts (or images) by layer: samples x features."""
-        told = f"samples must be a list of texts or images, got {type(samples).__name__}"
-        require(not isinstance(samples, (str, bytes)), f"{told}: put it into a list")
+        """The activations of texts or images by layer: samples x features."""
+        require(
+            not isinstance(samples, (str, bytes)),
+            f"samples must be a list of texts or images, got {type(samples).__name__}: put it into "
+            "a list",
+        )
         samples = list(samples)
-        require(bool(samples), "there is no sample to record: give at least one text or image")
+        require(bool(samples), "there is no sample to record: provide at least one text or image")
         require(batch_size > 0, f"batch_size must be at least 1, got {batch_size}")
-        batch = self._texts if isinstance(samples[0], str) else self._images
-        return self.recorder.record(_Batches(samples, batch_size, batch))
+        make_batch = self._text_batch if isinstance(samples[0], str) else self._image_batch
+        return self.recorder.record(_LazyBatches(samples, batch_size, make_batch))
 
-    def _images(self, images: list[Any], start: int) -> Any:
+    def _image_batch(self, images: list[Any], start: int) -> Any:
         prepare: Any = getattr(self.processor, "image_processor", self.processor)
         return dict(prepare(images=images, return_tensors="pt"))
 
-    def _texts(self, texts: list[str], start: int) -> Any:
+    def _text_batch(self, texts: list[str], start: int) -> Any:
+        """Token ids and a mask, padded on the right; `start` is the number of the first text."""
         tokenizer: Any = getattr(self.processor, "tokenizer", self.processor)
         tokens = dict(tokenizer(texts))
         lengths = [len(ids) for ids in tokens["input_ids"]]
-        empty = lengths.index(0) if 0 in lengths else None
-        require(empty is None, f"text {start + (empty or 0)} has no token: leave it out")
-        most = self._most(tokenizer)
-        long = int(np.argmax(lengths))
-        told = f"text {start + long} has {lengths[long]} tokens and the model takes {most}"
-        require(lengths[long] <= most, f"{told}: shorten it")
-        fill = {"input_ids": getattr(tokenizer, "pad_token_id", None) or 0}
+        self._check_lengths(lengths, start, self._max_tokens(tokenizer))
+        fill_values = {"input_ids": getattr(tokenizer, "pad_token_id", None) or 0}
         batch = {}
         for name, rows in tokens.items():
-            padded = np.full((len(rows), max(lengths)), fill.get(name, 0))
-            for place, row in enumerate(rows):
-                padded[place, : len(row)] = row
+            padded = np.full((len(rows), max(lengths)), fill_values.get(name, 0))
+            for i, row in enumerate(rows):
+                padded[i, : len(row)] = row
             batch[name] = torch.as_tensor(padded)
         mask = np.arange(max(lengths)) < np.array(lengths)[:, None]
         return batch | {"attention_mask": torch.as_tensor(mask.astype(np.int64))}
 
-    def _most(self, tokenizer: Any) -> int:
-        own = getattr(
-            self.model.config, "max_position_embeddings", None
-        )  # -1 where there is no limit
-        limits = [getattr(tokenizer, "model_max_length", None), own, ENDLESS]
-        return int(min(limit for limit in limits if limit is not None and limit > 0))
+    def _check_lengths(self, lengths: list[int], start: int, max_tokens: int) -> None:
+        for number, length in enumerate(lengths, start):
+            require(length > 0, f"text {number} has no token: leave it out")
+            require(
+                length <= max_tokens,
+                f"text {number} has {length} tokens and the model takes {max_tokens}: shorten it",
+            )
+
+    def _max_tokens(self, tokenizer: Any) -> int:
+        limits = [
+            getattr(tokenizer, "model_max_length", None),
+            getattr(self.model.config, "max_position_embeddings", None),
+            NO_LIMIT,
+        ]
+        return int(min(limit for limit in limits if limit is not None and limit > 0))  # -1: none
 
 
-class _Both(NamedTuple):
-    """What prepares the inputs of a model of texts and images."""
+class _TokenizerAndImageProcessor(NamedTuple):
+    """The processors of a model of texts and images."""
 
     tokenizer: Any
     image_processor: Any
 
 
-def _part(model: Any, part: str | None) -> Any:
-    """What is read of a model."""
-    told = f"model must be a model of transformers, its folder or its name on the hub, got {type(model).__name__}"
+def _select_part(model: Any, part: str | None) -> Any:
+    """The module of a model that is recorded."""
     require(
         isinstance(model, torch.nn.Module),
-        f"{told}: record other models with Recorder or Decodability",
+        "model must be a model of transformers, its folder or its name on the hub, got "
+        f"{type(model).__name__}: record other models with Recorder or Decodability",
     )
     if part is not None:
-        known = dict(model.named_modules())
+        modules = dict(model.named_modules())
         require(
-            part in known,
-            f"the model has no part {part!r}: {nearest(part, dict(model.named_children()))}",
+            part in modules,
+            f"the model has no part {part!r}: {did_you_mean(part, dict(model.named_children()))}",
         )
-        return known[part]
+        return modules[part]
     towers = [name for name in TOWERS if isinstance(getattr(model, name, None), torch.nn.Module)]
-    told = f"{type(model).__name__} reads texts and images apart"
-    require(len(towers) < 2, f"{told}: say which, part={' or part='.join(map(repr, towers))}")
-    both = getattr(getattr(model, "config", None), "is_encoder_decoder", False)
-    return model.get_encoder() if both else model
+    require(
+        len(towers) < 2,
+        f"{type(model).__name__} has separate modules for texts and images: set "
+        f"part={' or part='.join(map(repr, towers))}",
+    )
+    config = getattr(model, "config", None)
+    return model.get_encoder() if getattr(config, "is_encoder_decoder", False) else model
 
 
-class _Batches:
-    """Samples that are made into batches when they are needed; their number is known before."""
+class _LazyBatches:
+    """Batches that are made when they are needed; their number is known in advance."""
 
-    def __init__(self, samples: list[Any], batch_size: int, make: Any):
-        self.samples, self.batch_size, self.make = samples, batch_size, make
+    def __init__(
+        self, samples: list[Any], batch_size: int, make_batch: Callable[[list[Any], int], Any]
+    ):
+        self.samples = samples
+        self.batch_size = batch_size
+        self.make_batch = make_batch
 
     def __len__(self) -> int:
         return -(-len(self.samples) // self.batch_size)
 
     def __iter__(self) -> Iterator[Any]:
         for start in range(0, len(self.samples), self.batch_size):
-            yield self.make(self.samples[start : start + self.batch_size], start)
+            yield self.make_batch(self.samples[start : start + self.batch_size], start)
 
 
-def _load(name: str | Path) -> tuple[Any, Any]:
-    """A model with its weights, and what prepares its inputs."""
-    transformers = library("transformers")
+def _load_model(name: str | Path) -> Any:
+    """A model with its weights, on a GPU if there is one."""
+    transformers = import_library("transformers")
     try:
         model: Any = transformers.AutoModel.from_pretrained(str(name))
     except (OSError, ValueError) as error:
-        told = f"no model can be loaded from {str(name)!r} ({str(error).splitlines()[0]})"
+        reason = str(error).splitlines()[0]
         raise InputError(
-            f"{told}: give a folder with a config.json, or a name on the hub"
+            f"cannot load a model from {str(name)!r} ({reason}): provide a folder with a "
+            "config.json, or a name on the hub"
         ) from error
-    there = {path.name for path in Path(name).iterdir()} if Path(name).is_dir() else None
-    found: list[Any] = []
-    for kind, files in KINDS.items():
-        if there is not None and not any(file.startswith(files) for file in there):
-            continue  # from a folder without its files an empty tokeniser would be made, which knows no word
-        try:
-            found.append(getattr(transformers, kind).from_pretrained(str(name)))
-        except (OSError, ValueError):  # most models have one of them
+    return model.to("cuda") if torch.cuda.is_available() else model
+
+
+def _load_processor(name: str | Path) -> Any:
+    """The tokenizer, the image processor, or both."""
+    transformers = import_library("transformers")
+    folder = Path(name)
+    file_names = [path.name for path in folder.iterdir()] if folder.is_dir() else None
+    processors: list[Any] = []
+    for kind, prefixes in PROCESSOR_FILES.items():
+        # Without its files, transformers would make an empty tokenizer, which knows no word.
+        if file_names is not None and not any(file.startswith(prefixes) for file in file_names):
             continue
-    told = f"there is neither a tokeniser nor an image processor in {str(name)!r}"
-    require(bool(found), f"{told}: give it, processor=…")
-    both = _Both(*found) if len(found) == len(KINDS) else found[0]
-    return model.to("cuda") if torch.cuda.is_available() else model, both
+        try:
+            processors.append(getattr(transformers, kind).from_pretrained(str(name)))
+        except (OSError, ValueError):  # most models have only one of the two
+            continue
+    require(
+        bool(processors),
+        f"there is neither a tokenizer nor an image processor in {str(name)!r}: provide it with "
+        "processor=",
+    )
+    if len(processors) == len(PROCESSOR_FILES):
+        return _TokenizerAndImageProcessor(*processors)
+    return processors[0]

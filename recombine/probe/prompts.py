@@ -1,10 +1,10 @@
-"""Prompts from lists of concepts, with the table of what is in each, and a split by combination; judges of images.
+"""Prompts from lists of concepts, with a table of their concepts and a split by combination.
 
     Prompts({"animal": ["cat", "dog", "owl", "fox"]}, "a photo of {a animal}", num_hot=2)
 
-makes "a photo of a cat and an owl" and five others. In a template `{animal}` is the concepts of a list that are hot,
-and `{a animal}` the same with articles. Which combinations are held out is decided by a support of the lab, on 0/1 rows
-of all concepts.
+makes "a photo of a cat and an owl" and five others. In a template, `{animal}` is replaced by the
+active concepts of that list, and `{a animal}` by the same with articles. A support of the lab
+decides which combinations are held out, from 0/1 rows of all concepts.
 """
 
 from __future__ import annotations
@@ -23,15 +23,21 @@ from recombine.basics.random_streams import generator
 from recombine.parts.protocols import Support
 from recombine.parts.supports.random import Random
 
-MOST = 20_000  # combinations that are listed without being asked for
+MAX_COMBINATIONS = 20_000  # unless the user sets max_combinations
 VOWELS = "aeiou"
+
+Combination = tuple[str, ...]  # the active concepts, in the order of the lists
 
 
 class Prompts:
-    """All combinations of concepts with `num_hot` of every list, or `max_combinations` of them, once for each template.
+    """All combinations with `num_hot` active concepts of every list, once per template.
 
-    `texts`, `factors` (a column of names for a list of which one is hot, else a column of 0 and 1 for each concept),
-    `held_out` and `combinations` have an entry for each prompt. `num_hot` may be a number for each list.
+    With `max_combinations`, a random sample of them. `num_hot` may be a dict with a number per
+    list.
+
+    The attributes `texts`, `factors`, `held_out` and `combinations` have one entry per prompt. A
+    list with one active concept is one column of names in `factors`; any other list is a column of
+    0 and 1 per concept.
     """
 
     def __init__(
@@ -46,164 +52,207 @@ class Prompts:
         seed: int = 0,
     ):
         self.concepts = {
-            str(name): [str(one) for one in listed] for name, listed in concepts.items()
+            str(name): [str(concept) for concept in listed] for name, listed in concepts.items()
         }
-        self.num_hot = {name: _number(num_hot, name) for name in self.concepts}
+        self.num_hot = {name: _num_hot_of(num_hot, name) for name in self.concepts}
         self.templates = [templates] if isinstance(templates, str) else list(templates)
-        self._check()
+        self._check_concepts()
+        self._check_templates()
         rng = generator(seed, "prompts")
-        rows = self._rows(max_combinations, rng)
-        parts = (support or Random()).parts(_hot(rows, self.concepts, self.num_hot), rng, frac_test)
-        rows, parts = [row for row, part in zip(rows, parts, strict=True) if part], parts[parts > 0]
-        pairs = [(number, template) for number in range(len(rows)) for template in self.templates]
-        self.combinations = np.array([number for number, _ in pairs])
-        self.texts = [self._text(template, rows[number]) for number, template in pairs]
-        self.held_out = np.array([parts[number] == 2 for number, _ in pairs])
-        self.factors = self._factors(rows).iloc[self.combinations].reset_index(drop=True)
+        candidates = self._make_combinations(max_combinations, rng)
+        parts = (support or Random()).parts(self._binary_rows(candidates), rng, frac_test)
+        # A support puts a combination into the train part (1), the test part (2) or neither (0).
+        used = [candidate for candidate, part in zip(candidates, parts, strict=True) if part]
+        is_held_out = parts[parts > 0] == 2
+        self.combinations = np.arange(len(used)).repeat(len(self.templates))
+        self.texts = [self._text(template, row) for row in used for template in self.templates]
+        self.held_out = is_held_out[self.combinations]
+        self.factors = self._factors(used).iloc[self.combinations].reset_index(drop=True)
 
     def __len__(self) -> int:
         return len(self.texts)
 
     @property
     def table(self) -> pd.DataFrame:
-        """Everything in one table: the text, whether its combination is held out, and its factors."""
+        """One table of everything: factors, texts, and which prompts are held out."""
         return self.factors.assign(text=self.texts, held_out=self.held_out)
 
-    def _check(self) -> None:
+    def _check_concepts(self) -> None:
         require(
             bool(self.concepts),
-            "there is no list of concepts: give one, {'animal': ['cat', 'dog']} say",
+            "there is no list of concepts: provide one, for example {'animal': ['cat', 'dog']}",
         )
         for name, listed in self.concepts.items():
-            hot = self.num_hot[name]
-            told = f"{hot} of {len(listed)} concepts of {name!r} cannot be hot"
-            require(1 <= hot <= len(listed), f"{told}: choose num_hot from 1 to {len(listed)}")
+            num_hot = self.num_hot[name]
             require(
-                len(set(listed)) == len(listed), f"a concept is twice in {name!r}: name each once"
+                1 <= num_hot <= len(listed),
+                f"{num_hot} of {len(listed)} concepts of {name!r} cannot be active: set num_hot "
+                f"from 1 to {len(listed)}",
+            )
+            require(
+                len(set(listed)) == len(listed),
+                f"{name!r} lists a concept twice: name each concept once",
             )
         columns = [column for name in self.concepts for column in self._columns(name)]
-        twice = next((column for column in columns if columns.count(column) > 1), None)
-        require(twice is None, f"{twice!r} is in two lists of concepts: rename one")
-        require(bool(self.templates), "there is no template: give one, 'a photo of {a animal}' say")
-        for template, name in itertools.product(self.templates, self.concepts):
-            found = re.search(rf"{{(a )?{re.escape(name)}}}", template)
+        for column in columns:
             require(
-                found is not None,
-                f"the template {template!r} does not mention {{{name}}}: put it in",
+                columns.count(column) == 1,
+                f"{column!r} is in two lists of concepts: rename one",
             )
-        known = {f"{article}{name}" for name in self.concepts for article in ("", "a ")}
+
+    def _check_templates(self) -> None:
+        require(
+            bool(self.templates),
+            "there is no template: provide one, for example 'a photo of {a animal}'",
+        )
         for template in self.templates:
-            strange = [slot for slot in re.findall(r"{([^}]*)}", template) if slot not in known]
-            remedy = f"there are {', '.join(self.concepts)}"
-            require(
-                not strange, f"the template {template!r} has {{{''.join(strange[:1])}}}: {remedy}"
-            )
+            slots = re.findall(r"{([^}]*)}", template)
+            for name in self.concepts:
+                require(
+                    name in slots or f"a {name}" in slots,
+                    f"the template {template!r} does not mention {{{name}}}: add it",
+                )
+            for slot in slots:
+                require(
+                    slot.removeprefix("a ") in self.concepts or slot in self.concepts,
+                    f"the template {template!r} has {{{slot}}}: the lists of concepts are "
+                    f"{', '.join(self.concepts)}",
+                )
 
     def _columns(self, name: str) -> list[str]:
+        """The columns of a list of concepts in the table of factors."""
         return [name] if self.num_hot[name] == 1 else self.concepts[name]
 
-    def _rows(self, most: int | None, rng: np.random.Generator) -> list[tuple[str, ...]]:
-        """Combinations as tuples of the concepts that are hot, in the order of the lists."""
+    def _make_combinations(
+        self, max_combinations: int | None, rng: np.random.Generator
+    ) -> list[Combination]:
         lists = [(listed, self.num_hot[name]) for name, listed in self.concepts.items()]
-        total = math.prod(math.comb(len(listed), hot) for listed, hot in lists)
-        if most is None or most >= total:
-            told = f"these concepts make {total:,} combinations"
+        total = math.prod(math.comb(len(listed), num_hot) for listed, num_hot in lists)
+        if max_combinations is not None and max_combinations < total:
             require(
-                total <= MOST or most is not None,
-                f"{told}: set max_combinations, to {MOST} at most say",
+                max_combinations > 1,
+                f"max_combinations must be at least 2, got {max_combinations}",
             )
-            choices = itertools.product(
-                *(itertools.combinations(listed, hot) for listed, hot in lists)
-            )
-            return [tuple(itertools.chain(*choice)) for choice in choices]
-        require(most > 1, f"max_combinations must be at least 2, got {most}")
-        rows: dict[tuple[str, ...], None] = {}
-        while len(rows) < most:
-            places = [np.sort(rng.choice(len(listed), hot, replace=False)) for listed, hot in lists]
-            row = (lists[i][0][place] for i, chosen in enumerate(places) for place in chosen)
-            rows[tuple(row)] = None
-        return list(rows)
+            return _sample_combinations(lists, max_combinations, rng)
+        require(
+            total <= MAX_COMBINATIONS or max_combinations is not None,
+            f"these concepts make {total:,} combinations: set max_combinations, for example to "
+            f"{MAX_COMBINATIONS}",
+        )
+        choices = [itertools.combinations(listed, num_hot) for listed, num_hot in lists]
+        return [tuple(itertools.chain(*choice)) for choice in itertools.product(*choices)]
 
-    def _text(self, template: str, row: tuple[str, ...]) -> str:
-        start, text = 0, template
-        for name, hot in self.num_hot.items():
-            chosen = list(row[start : start + hot])
-            start += hot
-            text = text.replace(f"{{{name}}}", _listing(chosen))
-            text = text.replace(f"{{a {name}}}", _listing([article(one) for one in chosen]))
+    def _by_list(self, combination: Combination) -> dict[str, Combination]:
+        """The active concepts of a combination, by list."""
+        by_list = {}
+        start = 0
+        for name, num_hot in self.num_hot.items():
+            by_list[name] = combination[start : start + num_hot]
+            start += num_hot
+        return by_list
+
+    def _text(self, template: str, combination: Combination) -> str:
+        text = template
+        for name, active in self._by_list(combination).items():
+            text = text.replace(f"{{{name}}}", _enumerate(active))
+            articles = [with_article(concept) for concept in active]
+            text = text.replace(f"{{a {name}}}", _enumerate(articles))
         return text
 
-    def _factors(self, rows: list[tuple[str, ...]]) -> pd.DataFrame:
+    def _factors(self, combinations: list[Combination]) -> pd.DataFrame:
+        active = [self._by_list(combination) for combination in combinations]
         columns: dict[str, Any] = {}
-        start = 0
-        for name, hot in self.num_hot.items():
-            chosen = [row[start : start + hot] for row in rows]
-            if hot == 1:
-                columns[name] = [one for (one,) in chosen]
+        for name, num_hot in self.num_hot.items():
+            if num_hot == 1:
+                columns[name] = [by_list[name][0] for by_list in active]
             else:
-                columns |= {
-                    one: [int(one in of_row) for of_row in chosen] for one in self.concepts[name]
-                }
-            start += hot
+                for concept in self.concepts[name]:
+                    columns[concept] = [int(concept in by_list[name]) for by_list in active]
         return pd.DataFrame(columns)
+
+    def _binary_rows(self, combinations: list[Combination]) -> np.ndarray:
+        """0/1 rows of combinations x all concepts, for supports."""
+        active = [self._by_list(combination) for combination in combinations]
+        columns = [
+            [concept in by_list[name] for by_list in active]
+            for name, listed in self.concepts.items()
+            for concept in listed
+        ]
+        return np.array(columns, np.int8).T
 
 
 def judge(images: Iterable[Any], judging: Callable[[Any], Any], factors: Any) -> pd.DataFrame:
-    """What a judge sees in every image, a column for each factor, and `failed`: whether any is not as it was asked.
+    """What a judge sees in every image, a column per factor, and whether the image `failed`.
 
-    A judge is any function of an image that gives a dict of factors, or a list of those present where they are 0 and 1.
+    An image fails if any factor differs from the prompt's. `judging` is any function of an image
+    that returns a dict of factors, or, for factors of 0 and 1, a list of those that are present.
     """
     asked = pd.DataFrame(factors).reset_index(drop=True)
-    seen = []
-    for number, image in enumerate(images):
-        found = judging(image)
-        if not isinstance(found, Mapping):
-            require(
-                not isinstance(found, str) and isinstance(found, Iterable), _strange(number, found)
-            )
-            found = dict.fromkeys(asked, 0) | dict.fromkeys(found, 1)
-        missing = [name for name in asked if name not in found]
-        strange = [name for name in found if name not in asked]
-        told = f"the judge says nothing of {missing[:1]} for image {number}"
-        require(not missing, f"{told}: a dict must name every factor")
-        require(
-            not strange,
-            f"the judge tells of {strange[:1]}, which was not asked: there are {', '.join(asked)}",
-        )
-        seen.append({name: found[name] for name in asked})
-    told = f"there are {len(seen)} images and {len(asked)} rows of factors"
-    require(len(seen) == len(asked), f"{told}: give one row for each image, in the same order")
+    seen = [
+        _check_judgment(judging(image), number, list(asked)) for number, image in enumerate(images)
+    ]
+    require(
+        len(seen) == len(asked),
+        f"there are {len(seen)} images and {len(asked)} rows of factors: provide one row per "
+        "image, in the same order",
+    )
     table = pd.DataFrame(seen, columns=asked.columns)
-    return table.assign(failed=np.any(table.to_numpy(object) != asked.to_numpy(object), axis=1))
+    differs = table.to_numpy(object) != asked.to_numpy(object)
+    return table.assign(failed=np.any(differs, axis=1))
 
 
-def _strange(number: int, found: Any) -> str:
-    told = f"the judge gave {type(found).__name__} for image {number}"
-    return f"{told}: it must give a dict of factors, or a list of those that it sees"
+def _check_judgment(judgment: Any, number: int, names: list[Any]) -> dict[Any, Any]:
+    """A judgment as a dict of all factors, in the order of their names."""
+    if not isinstance(judgment, Mapping):
+        require(
+            isinstance(judgment, Iterable) and not isinstance(judgment, str),
+            f"the judge returned {type(judgment).__name__} for image {number}: it must return a "
+            "dict of factors, or a list of those that are present",
+        )
+        judgment = dict.fromkeys(names, 0) | dict.fromkeys(judgment, 1)
+    for name in names:
+        require(
+            name in judgment,
+            f"the judge returned no value of {name!r} for image {number}: its dict must name every "
+            "factor",
+        )
+    for name in judgment:
+        require(
+            name in names,
+            f"the judge returned the unknown factor {name!r}: the factors are "
+            f"{', '.join(map(str, names))}",
+        )
+    return {name: judgment[name] for name in names}
 
 
-def _number(num_hot: int | Mapping[str, int], name: str) -> int:
-    if isinstance(num_hot, Mapping) and name not in num_hot:
-        raise InputError(f"num_hot has no number for {name!r}: give one for each list of concepts")
-    return int(num_hot[name] if isinstance(num_hot, Mapping) else num_hot)
+def _num_hot_of(num_hot: int | Mapping[str, int], name: str) -> int:
+    if not isinstance(num_hot, Mapping):
+        return int(num_hot)
+    if name not in num_hot:
+        raise InputError(
+            f"num_hot has no number for {name!r}: provide one for each list of concepts"
+        )
+    return int(num_hot[name])
 
 
-def _hot(
-    rows: list[tuple[str, ...]], concepts: Mapping[str, Sequence[str]], num_hot: Mapping[str, int]
-) -> np.ndarray:
-    """0/1 rows of all concepts: what supports read."""
-    start, columns = 0, []
-    for name, listed in concepts.items():
-        chosen = [row[start : start + num_hot[name]] for row in rows]
-        columns += [[one in of_row for of_row in chosen] for one in listed]
-        start += num_hot[name]
-    return np.array(columns, np.int8).T
+def _sample_combinations(
+    lists: list[tuple[list[str], int]], num: int, rng: np.random.Generator
+) -> list[Combination]:
+    """Distinct random combinations."""
+    sampled: dict[Combination, None] = {}  # a dict keeps the order
+    while len(sampled) < num:
+        combination: list[str] = []
+        for listed, num_hot in lists:
+            chosen = np.sort(rng.choice(len(listed), num_hot, replace=False))
+            combination += [listed[i] for i in chosen]
+        sampled[tuple(combination)] = None
+    return list(sampled)
 
 
-def _listing(words: list[str]) -> str:
+def _enumerate(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def article(word: str) -> str:
+def with_article(word: str) -> str:
     """A word with its indefinite article."""
     return f"{'an' if word[:1].lower() in VOWELS else 'a'} {word}"

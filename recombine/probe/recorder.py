@@ -1,14 +1,18 @@
-"""Activations of any PyTorch network, by plain forward hooks: `Recorder(model, layers="blocks.*").record(batches)`.
+"""Activations of any PyTorch network, by forward hooks.
 
-A layer's output is pooled on its device, all layers of a batch are copied to the CPU at once, and rows beyond a limit
-go to disk, so that memory does not grow with the number of samples. Hooks are removed whatever happens. What comes out,
-a dict of samples x features by layer, is what `Decodability().fit` takes.
+    activations = Recorder(model, layers="blocks.*").record(batches)
+
+A layer's output is pooled on its device, all layers of a batch are copied to the CPU at once, and
+rows beyond a memory limit go to disk, so memory does not grow with the number of samples. Hooks are
+always removed, also after an error. The result, a dict of samples x features by layer, is an input
+for `Decodability().fit`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -19,27 +23,36 @@ from torch import Tensor, nn
 
 from recombine.basics.console import Meter
 from recombine.basics.errors import InputError, require
-from recombine.probe import batch as batching
-from recombine.probe.copies import Copies, Rows
-from recombine.probe.layers import choose, tokens_first
-from recombine.probe.mask import Masks
-from recombine.probe.pool import Channels, Pool, pick, pooled
-from recombine.probe.store import Store
+from recombine.probe import batching
+from recombine.probe.activation_store import ActivationStore
+from recombine.probe.attention_masks import AttentionMasks
+from recombine.probe.device_transfer import HostTransfer, Rows
+from recombine.probe.layer_selection import layers_with_tokens_first, select_modules
+from recombine.probe.pooling import Channels, Pool, find_tensor, is_position, pool_output
 
-MAX_MEMORY = 2 << 30  # bytes of activations that are kept in memory
-ODD = "its first axis is not the sample, so give pool a function"
-TURN = "it takes tokens first, so say forward=lambda model, batch: model(batch.transpose(0, 1)), or use batch_first"
+MAX_MEMORY = 2 << 30  # bytes of activations in memory
+SAMPLES_NOT_FIRST = "its first axis is not the sample, so set pool to a function"
+TOKENS_FIRST = (
+    "it expects tokens first, so set forward=lambda model, batch: model(batch.transpose(0, 1)), or "
+    "use batch_first"
+)
 
 
 class Recorder:
-    """Records layers of a network while it runs, on batches of its own or, as a context, on those of your own loop.
+    """Records layers of a network, with `record(batches)` or, as a context, in your own loop.
 
-    `layers` are names or patterns. `pool` is "mean" or "last" (over tokens or space; padding is left out where the
-    model, or the part of it that the layer is in, is called with an attention_mask), "flat", or a function of the
-    layer's tensor, which has the sample first. `forward(model, batch)` says how the model is called where
-    `model(batch)`, `model(*batch)` or `model(**batch)` would not do. `pick` takes the tensor out of a layer's output. A
-    layer that runs more than once in a forward pass is refused unless `repeated` says which of its outputs counts. Rows
-    beyond `max_memory` bytes go to files, in `folder` if they are to stay.
+    - `layers`: names or patterns
+    - `pool`: "mean" (over tokens or space), "first" or "last" (token), the index of a token, a span
+      (start, stop) of tokens to average, "flat", or a function of the layer's tensor, whose first
+      axis is the sample. Padding is left out if the model, or the module that the layer is in, is
+      called with an attention_mask or a key_padding_mask: token 0 is the first that is not padding.
+    - `forward(model, batch)`: how to call the model, if not `model(batch)`, `model(*batch)` or
+      `model(**batch)`
+    - `channels`: "first" or "last", the axis of features, if it is not found automatically
+    - `pick`: takes the tensor out of a layer's output
+    - `repeated`: which output counts for a layer that runs more than once in a forward pass; such
+      layers are refused by default
+    - `max_memory`: rows beyond this number of bytes go to files, which stay if you set `folder`
     """
 
     def __init__(
@@ -50,128 +63,116 @@ class Recorder:
         forward: Callable[[Any, Any], Any] | None = None,
         *,
         channels: Channels = None,
-        pick: Callable[[Any], Any] = pick,
+        pick: Callable[[Any], Any] = find_tensor,
         repeated: Literal["first", "last", "mean"] | None = None,
         max_memory: int = MAX_MEMORY,
         folder: str | Path | None = None,
         progress: bool = True,
     ):
-        told = f"model must be a torch.nn.Module, got {type(model).__name__}"
-        require(
-            isinstance(model, nn.Module),
-            f"{told}: for activations of other models use Decodability at once",
-        )
-        fine = callable(pool) or pool in ("mean", "last", "flat")
-        require(fine, f"pool must be 'mean', 'last', 'flat' or a function, got {pool!r}")
-        fine = repeated in (None, "first", "last", "mean")
-        require(fine, f"repeated must be 'first', 'last' or 'mean', got {repeated!r}")
-        require(
-            channels in (None, "first", "last"),
-            f"channels must be 'first' or 'last', got {channels!r}",
-        )
-        scripted = isinstance(model, torch.jit.ScriptModule)
-        require(
-            not scripted, "a scripted model cannot be recorded: give the one that it was made from"
-        )
+        _check_options(model, pool, repeated, channels)
         self.model: Any = getattr(
             model, "_orig_mod", model
-        )  # a compiled network's own hooks may never be called
-        self.modules = choose(self.model, layers)
+        )  # hooks of a compiled model may not run
+        self.modules = select_modules(self.model, layers)
         self.pool: Pool = pool
         self.channels: Channels = channels
-        self.forward, self.pick, self.repeated = forward, pick, repeated
-        self.max_memory, self.folder, self.progress = (
-            max_memory,
-            None if folder is None else Path(folder),
-            progress,
-        )
-        self.store, self._copies = Store(max_memory, self.folder), Copies()
+        self.forward = forward
+        self.pick = pick
+        self.repeated = repeated
+        self.max_memory = max_memory
+        self.folder = None if folder is None else Path(folder)
+        self.progress = progress
+        self.store = ActivationStore(max_memory, self.folder)
+        self._transfer = HostTransfer()
         self._handles: list[Any] = []
-        self._caught: dict[str, list[Tensor]] | None = None  # of the forward pass that is under way
-        self._masks = Masks(self.model, self.modules)
-        self._turned = tokens_first(self.model, self.modules)
-        self._home: batching.Home | None = None
-        self._size: int | None = None  # samples of the batch, where that can be told
-        self._own_loop = True
-        self._devices: set[str] = set()
+        self._exit_stack = contextlib.ExitStack()
+        self._thread: threading.Thread | None = None  # that of the current forward pass
+        self._outputs: dict[str, list[Tensor]] | None = None  # rows of the current forward pass
+        self._masks = AttentionMasks(self.model, self.modules)
+        self._tokens_first = layers_with_tokens_first(self.model, self.modules)
+        self._caller: batching.ModelCaller | None = None
+        self._batch_size: int | None = None  # None if unknown
+        self._in_own_loop = True  # the user calls the model
+        self._input_devices: set[str] = set()
 
     @property
     def activations(self) -> dict[str, np.ndarray]:
         """All batches that were recorded since the last start, by layer: samples x features."""
-        self._keep(self._copies.rest())
+        self._store_rows(self._transfer.finish())
         require(
             self.store.num_rows > 0,
-            "nothing was recorded: call the model itself while the recorder is on",
+            "nothing was recorded: call the model itself inside the `with` block",
         )
         return self.store.arrays()
 
     def record(self, batches: Any, batch_size: int = 32) -> dict[str, np.ndarray]:
-        """Run the network on all batches, without gradients and in evaluation mode: activations by layer.
+        """Run the network on all batches, in evaluation mode without gradients.
 
-        Batches are a DataLoader, a list or a generator; one tensor (or dict of tensors) of all samples is cut into
-        batches of `batch_size`.
+        Returns activations by layer. Batches are a DataLoader, a list or a generator. One tensor
+        (or dict of tensors) of all samples is cut into batches of `batch_size`.
         """
-        pieces, total = batching.pieces(batches, batch_size)
-        with (
-            self,
-            self._alone(),
-            torch.no_grad(),
-            Meter("recording, batches", total, self.progress) as meter,
-        ):
-            self.store.num_batches = total
-            for piece in pieces:
-                self._run(piece)
+        iterable, num_batches = batching.split_into_batches(batches, batch_size)
+        meter = Meter("recording, batches", num_batches, self.progress)
+        with self, self._evaluation_mode(), torch.no_grad(), meter:
+            self.store.num_batches = num_batches
+            for batch in iterable:
+                self._run(batch)
                 meter.advance()
-            self._keep(self._copies.rest())
+            self._store_rows(self._transfer.finish())
         if not self.store.num_rows:
-            told = "there was no batch to record"
-            remedy = "a generator can be read only once, make it anew or give a list"
-            raise InputError(f"{told}: {remedy}" if total is None else f"{told}: give at least one")
+            remedy = "provide at least one"
+            if num_batches is None:
+                remedy = "a generator is empty after its first use, so make a new one or use a list"
+            raise InputError(f"there was no batch to record: {remedy}")
         return self.activations
 
     def __enter__(self) -> Recorder:
         require(
             not self._handles,
-            "this recorder is recording already: use one of its own for each loop",
+            "this recorder is already recording: use a separate recorder for each loop",
         )
-        self.store, self._copies = Store(self.max_memory, self.folder), Copies()
-        self._own_loop = True
+        self.store = ActivationStore(self.max_memory, self.folder)
+        self._transfer = HostTransfer()
+        self._in_own_loop = True
+        self._exit_stack = contextlib.ExitStack()
         try:
-            self._handles.append(
-                self.model.register_forward_pre_hook(self._before, with_kwargs=True)
-            )
-            self._handles += self._masks.hooks()
-            self._handles += [
-                module.register_forward_hook(self._hook(name))
-                for name, module in self.modules.items()
-            ]
-            self._handles.append(self.model.register_forward_hook(self._after))
+            # Compiled code does not run hooks that were added after its compilation.
+            self._exit_stack.enter_context(_without_compiled_code())
+            before = self.model.register_forward_pre_hook(self._before_forward, with_kwargs=True)
+            self._handles.append(before)
+            self._handles += self._masks.register_hooks()
+            for name, module in self.modules.items():
+                self._handles.append(module.register_forward_hook(self._layer_hook(name)))
+            self._handles.append(self.model.register_forward_hook(self._after_forward))
         except BaseException:
-            self._remove()
+            self._remove_hooks()
             raise
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        self._remove()
-        reason = (
-            None
-            if error is None
-            else batching.explain(error, self.model, self._size, self._devices)
+        self._remove_hooks()
+        if error is None:
+            return
+        explanation = batching.explain_error(
+            error, self.model, self._batch_size, self._input_devices
         )
-        if reason is not None:
-            raise InputError(reason) from error
+        if explanation is not None:
+            raise InputError(explanation) from error
 
-    def _remove(self) -> None:
+    def _remove_hooks(self) -> None:
         for handle in self._handles:
             handle.remove()
-        self._handles, self._caught = [], None
+        self._handles = []
+        self._outputs = None
         self._masks.clear()
+        self._exit_stack.close()
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Evaluation mode while we run the network; every module gets its own mode back."""
+    def _evaluation_mode(self) -> Iterator[None]:
+        """Evaluation mode while we run the network; then every module gets its own mode back."""
         modes = {module: module.training for module in self.model.modules()}
-        self._own_loop, self._home = False, batching.Home(self.model, cast=self.forward is None)
+        self._in_own_loop = False
+        self._caller = batching.ModelCaller(self.model, cast=self.forward is None)
         try:
             self.model.eval()
             yield
@@ -179,92 +180,143 @@ class Recorder:
             for module, mode in modes.items():
                 module.training = mode
 
-    def _run(self, piece: Any) -> None:
-        home: Any = self._home
-        self._masks.clear()
-        self._caught, self._size = {}, batching.size(piece)
-        piece = home.move(piece)
-        if self.forward is not None:
-            self._size = None  # only the user's own call knows what it does with a batch
-            self.forward(self.model, piece)
+    def _run(self, batch: Any) -> None:
+        """Run the network on one batch."""
+        caller: Any = self._caller
+        self._start_pass(batching.num_samples(batch))
+        batch = caller.prepare(batch)
+        if self.forward is None:
+            caller.call(batch)
         else:
-            home.call(piece)
-        self._finish()
+            self._batch_size = None  # the user's function may do anything with a batch
+            self.forward(self.model, batch)
+        self._finish_pass()
 
-    def _before(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        given = [*args, *kwargs.values()]
-        self._devices = batching.devices(given)
-        if self._own_loop:
-            self._masks.clear()
-            self._caught, self._size = {}, batching.size(given)
+    def _start_pass(self, batch_size: int | None) -> None:
+        current = threading.current_thread()
+        is_other = self._outputs is not None and self._thread is not current
+        require(
+            not (is_other and self._thread is not None and self._thread.is_alive()),
+            "two threads run the model at the same time, so their rows would mix: use one recorder "
+            "and one copy of the model in each thread, or a lock around the model",
+        )
+        self._thread = current
+        self._masks.clear()
+        self._outputs = {}
+        self._batch_size = batch_size
 
-    def _hook(self, name: str) -> Callable[..., None]:
+    def _before_forward(
+        self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        inputs = [*args, *kwargs.values()]
+        self._input_devices = batching.tensor_devices(inputs)
+        if self._in_own_loop:
+            self._start_pass(batching.num_samples(inputs))
+
+    def _after_forward(self, model: nn.Module, args: Any, output: Any) -> None:
+        if self._in_own_loop:
+            self._finish_pass()
+
+    def _layer_hook(self, name: str) -> Callable[..., None]:
         def hook(module: nn.Module, args: Any, output: Any) -> None:
-            caught, tensor = self._caught, self.pick(output)
-            if caught is None:
-                told = f"layer {name!r} ran outside a forward pass of the model"
-                raise InputError(f"{told}: call the model itself, or use record with forward=")
-            if not isinstance(tensor, Tensor):
-                told = f"layer {name!r} returned no tensor but {type(output).__name__}"
-                raise InputError(
-                    f"{told}: choose a layer within it, or say with pick= what to take"
-                )
-            if (
-                name in self._turned and tensor.ndim == 3
-            ):  # PyTorch's own way: tokens x samples x features
-                tensor = tensor.transpose(0, 1)
-            busy = (
-                name in caught or self._copies.under_way
-            )  # then it is not known where the rows will stand
-            place = None if busy else functools.partial(self.store.place, name)
-            mask = (
-                self._masks.of(name, tensor.shape)
-                if tensor.ndim == 3 and not tensor.is_nested
-                else None
-            )
-            caught.setdefault(name, []).append(
-                pooled(name, tensor, self.pool, self.channels, mask, place)
-            )
+            self._record_output(name, output)
 
         return hook
 
-    def _after(self, model: nn.Module, args: Any, output: Any) -> None:
-        if self._own_loop:
-            self._finish()
+    def _record_output(self, name: str, output: Any) -> None:
+        """Pool the output of a layer, and keep the rows until the forward pass ends."""
+        if self._outputs is None:
+            raise InputError(
+                f"layer {name!r} ran outside a forward pass of the model: call the model itself, "
+                "or use record with forward="
+            )
+        tensor = self.pick(output)
+        if not isinstance(tensor, Tensor):
+            raise InputError(
+                f"layer {name!r} returned {type(output).__name__} without a tensor: choose a layer "
+                "inside it, or set pick to a function that returns the tensor"
+            )
+        if name in self._tokens_first and tensor.ndim == 3:  # tokens x samples x features
+            tensor = tensor.transpose(0, 1)
+        mask = None
+        if tensor.ndim == 3 and not tensor.is_nested:
+            mask = self._masks.mask_of(name, tensor.shape)
+        # The rows' final memory is known unless an earlier output or batch still has to go before.
+        is_next = name not in self._outputs and not self._transfer.is_pending
+        find_memory = functools.partial(self.store.next_rows, name) if is_next else None
+        rows = pool_output(name, tensor, self.pool, self.channels, mask, find_memory)
+        self._outputs.setdefault(name, []).append(rows)
 
-    def _finish(self) -> None:
-        """A batch is done: one row per sample and layer, on its way to the CPU."""
-        caught, self._caught = self._caught or {}, None
-        rows = {name: self._one(name, caught.get(name, [])) for name in self.modules}
-        first = next(iter(rows))
-        num = len(rows[first]) if self._size is None else self._size
-        require(num > 0, "a batch has no sample: leave it out")
-        for name, found in rows.items():
-            if len(found) != num:
-                told = f"layer {name!r} gave {len(found)} rows for a batch of {num} samples"
-                raise InputError(f"{told}: {TURN if name in self._turned else ODD}")
-            self.store.check(name, found.shape[1])
-        self._keep(self._copies.send(rows))
+    def _finish_pass(self) -> None:
+        """Check that every layer has one row per sample, and send the rows to the CPU."""
+        outputs = self._outputs or {}
+        self._outputs = None
+        rows = {name: self._select_output(name, outputs.get(name, [])) for name in self.modules}
+        first = next(iter(rows.values()))
+        num_samples = len(first) if self._batch_size is None else self._batch_size
+        require(num_samples > 0, "a batch has no sample: leave it out")
+        for name, of_layer in rows.items():
+            if len(of_layer) != num_samples:
+                reason = TOKENS_FIRST if name in self._tokens_first else SAMPLES_NOT_FIRST
+                raise InputError(
+                    f"layer {name!r} returned {len(of_layer)} rows for a batch of {num_samples} "
+                    f"samples: {reason}"
+                )
+            self.store.check_width(name, of_layer.shape[1])
+        self._store_rows(self._transfer.send(rows))
 
-    def _keep(self, batches: Iterator[Rows]) -> None:
+    def _store_rows(self, batches: Iterator[Rows]) -> None:
         for rows in batches:
             self.store.add(rows)
 
-    def _one(self, name: str, found: list[Tensor]) -> Tensor:
-        if not found:
-            told = f"layer {name!r} did not run in a forward pass of the model"
+    def _select_output(self, name: str, outputs: list[Tensor]) -> Tensor:
+        """The rows of a layer that may have run several times."""
+        if not outputs:
             raise InputError(
-                f"{told}: choose another, or say with forward= how the model is called"
+                f"layer {name!r} did not run in a forward pass of the model: choose another layer, "
+                "or set forward to a function that calls it"
             )
-        if len(found) > 1 and self.repeated is None:
-            told = f"layer {name!r} ran {len(found)} times in one forward pass"
+        if len(outputs) > 1 and self.repeated is None:
             raise InputError(
-                f"{told}: say with repeated='first', 'last' or 'mean' which output counts"
+                f"layer {name!r} ran {len(outputs)} times in one forward pass: set "
+                "repeated='first', 'last' or 'mean' to choose an output"
             )
-        if self.repeated == "mean" and len(found) > 1:
-            told = f"layer {name!r} gave rows of several widths in one forward pass"
+        if self.repeated == "mean" and len(outputs) > 1:
             require(
-                len({row.shape for row in found}) == 1, f"{told}: choose repeated='first' or 'last'"
+                len({rows.shape for rows in outputs}) == 1,
+                f"layer {name!r} returned rows of different widths in one forward pass: set "
+                "repeated='first' or 'last'",
             )
-            return torch.stack(found).mean(dim=0)
-        return found[0] if self.repeated == "first" else found[-1]
+            return torch.stack(outputs).mean(dim=0)
+        return outputs[0] if self.repeated == "first" else outputs[-1]
+
+
+def _without_compiled_code() -> Any:
+    """A context in which functions that were compiled by PyTorch run as they were written."""
+    set_stance = getattr(torch.compiler, "set_stance", None)  # from PyTorch 2.6 on
+    return contextlib.nullcontext() if set_stance is None else set_stance("force_eager")
+
+
+def _check_options(model: Any, pool: Any, repeated: Any, channels: Any) -> None:
+    require(
+        isinstance(model, nn.Module),
+        f"model must be a torch.nn.Module, got {type(model).__name__}: pass activations of other "
+        "models directly to Decodability",
+    )
+    require(
+        callable(pool) or is_position(pool) or pool in ("mean", "first", "last", "flat"),
+        "pool must be 'mean', 'first', 'last', 'flat', the index of a token, a span of two indices "
+        f"or a function, got {pool!r}",
+    )
+    require(
+        repeated in (None, "first", "last", "mean"),
+        f"repeated must be 'first', 'last' or 'mean', got {repeated!r}",
+    )
+    require(
+        channels in (None, "first", "last"),
+        f"channels must be 'first' or 'last', got {channels!r}",
+    )
+    require(
+        not isinstance(model, torch.jit.ScriptModule),
+        "a scripted model cannot be recorded: record the model that it was made from",
+    )

@@ -1,4 +1,4 @@
-"""Splits by combination, never by sample: folds of combinations, samples put aside, and factors that changed places."""
+"""Splits by combination, never by sample: folds, reserved samples and permuted labels."""
 
 from __future__ import annotations
 
@@ -9,61 +9,83 @@ import pandas as pd
 
 from recombine.basics.errors import InputError, require
 
-EVERY = 5  # one sample in five of a combination is put aside, at least one
+RESERVE_EVERY = 5  # every fifth sample of a combination is reserved, at least one
 
 
 class Split(NamedTuple):
-    """What every sample is there for."""
+    """The role of every sample."""
 
-    folds: np.ndarray  # the fold of its combination; -1 where the user holds it out
-    aside: (
-        np.ndarray
-    )  # whether no probe is fitted on it, although its combination is not held out: "seen"
-    elsewhere: np.ndarray  # the sample of another combination, whose factors it gets in the control
+    folds: np.ndarray  # the fold of the sample's combination; -1 where the user holds it out
+    # Whether no probe is fitted on the sample although its combination is fitted on. Reserved
+    # samples give the "seen" scores.
+    reserved: np.ndarray
+    permuted: np.ndarray  # the sample whose factors this one gets in the permuted-label control
 
     @property
-    def fitted(self) -> np.ndarray:
-        """The fold of every sample that probes are fitted on; -1 for the others."""
-        return np.where(self.aside, -1, self.folds)
+    def fit_folds(self) -> np.ndarray:
+        """The fold of every sample that probes are fitted on; -1 for all other samples."""
+        return np.where(self.reserved, -1, self.folds)
 
 
 def split(
-    combinations: np.ndarray, held: np.ndarray, num_folds: int, seed: int, names: list[str]
+    combinations: np.ndarray, held_out: np.ndarray, num_folds: int, seed: int, names: list[str]
 ) -> Split:
-    """Put combinations into folds, and some samples of each aside."""
-    of_side = [np.unique(combinations[side]) for side in (~held, held)]
-    both = np.intersect1d(of_side[0], of_side[1])
-    if len(both):
-        raise InputError(
-            f"the combination {names[both[0]]!r} is held out in some samples and not in others"
-        )
-    train = of_side[0]
-    told = f"{len(train)} combinations to fit on are too few for {num_folds} folds"
-    require(len(train) >= num_folds, f"{told}: give more, or name fewer folds")
+    """Assign combinations to folds, reserve some samples of each, and permute labels.
+
+    `combinations` has the number of each sample's combination, `names` the names by number.
+    """
+    train = np.unique(combinations[~held_out])
+    test = np.unique(combinations[held_out])
+    count = np.bincount(combinations)
+    _check(train, test, count, num_folds, names)
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(combinations))
-    position = np.empty(len(order), int)
-    position[order] = pd.Series(combinations[order]).groupby(combinations[order]).cumcount()
-    count = np.bincount(combinations)
-    told = "every combination has one sample only, so that none is left to score seen combinations with"
-    remedy = "give two or more of each, or name combinations where a factor differs in every sample"
-    require(bool((count[train] > 1).any()), f"{told}: {remedy}")
+    shuffled = combinations[order]
+    position = np.empty(len(order), int)  # of a sample among those of its combination
+    position[order] = pd.Series(shuffled).groupby(shuffled).cumcount()
     fold = np.full(len(count), -1)
     fold[rng.permutation(train)] = np.arange(len(train)) % num_folds
-    aside = (position % EVERY == 0) & (count[combinations] > 1) & ~held
-    return Split(fold[combinations], aside, _elsewhere(combinations, position, count, of_side, rng))
+    several = count[combinations] > 1
+    reserved = (position % RESERVE_EVERY == 0) & several & ~held_out
+    permuted = _permuted(combinations, position, count, (train, test), rng)
+    return Split(fold[combinations], reserved, permuted)
 
 
-def _elsewhere(
+def _check(
+    train: np.ndarray, test: np.ndarray, count: np.ndarray, num_folds: int, names: list[str]
+) -> None:
+    both = np.intersect1d(train, test)
+    if len(both):
+        raise InputError(
+            f"the combination {names[both[0]]!r} is held out in some samples and not in others: "
+            "hold out all of its samples or none"
+        )
+    require(
+        len(train) >= num_folds,
+        f"{len(train)} combinations to fit on are too few for {num_folds} folds: "
+        "provide more combinations, or set fewer folds",
+    )
+    require(
+        bool((count[train] > 1).any()),
+        "every combination has only one sample, so none is left to score seen combinations: "
+        "provide two or more samples of each, or name the combinations if a factor differs in "
+        "every sample",
+    )
+
+
+def _permuted(
     combinations: np.ndarray,
     position: np.ndarray,
     count: np.ndarray,
-    of_side: list[np.ndarray],
+    sides: tuple[np.ndarray, np.ndarray],
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """For every sample one of another combination of its side, the same combination for all samples of one."""
+    """For every sample, one of another combination on the same side of the split.
+
+    All samples of a combination get theirs from the same other combination.
+    """
     partner = np.arange(len(count))
-    for side in of_side:
+    for side in sides:
         ring = rng.permutation(side)
         partner[ring] = np.roll(ring, 1)
     by_combination = np.lexsort((position, combinations))

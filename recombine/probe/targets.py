@@ -1,159 +1,156 @@
-"""Factors as columns of numbers, how well they are read, and intervals over combinations.
+"""Factors as target columns, and the errors of decoded factors.
 
-A factor of numbers is one column and is scored by R2; one of names has a column per name and is scored by accuracy.
-The error of a reading is the same for both: |read - true|^2 over the factor's columns, relative to their variance, so
-that 1 is what guessing the average would give.
+A factor of numbers is one column. A factor of names has one column per value. The error is the
+same for both: the squared distance |decoded - true|^2 over the factor's columns, divided by their
+variance, so that predicting the mean has an error of 1.
 """
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy import special
 
-from recombine.basics.errors import require
-from recombine.basics.statistics import LEVELS
+from recombine.basics.errors import InputError, require
 
-MOST_NAMES = 200  # of one factor: each is a column, and more are hardly names
-NUM_DRAWS = 300  # of combinations, as `bootstrap` takes of seeds
-FLAT = 1e-12  # variance that is rounding
-LEAST = 1e-15  # probability, so that no loss is infinite
+MAX_VALUES = 200  # of a categorical factor: each is a target column
+MIN_PROBABILITY = 1e-15  # keeps log losses finite
 
 
 class Factor(NamedTuple):
-    """One factor: its columns among the targets, and the names they stand for, or none where it is a number."""
+    """One factor: its columns among the targets, and its values; numeric factors list no values."""
 
     name: str
     columns: slice
     values: tuple[Any, ...] = ()
 
     @property
-    def measure(self) -> str:
-        """What it is scored by."""
-        return "accuracy" if self.values else "r2"
+    def width(self) -> int:
+        """The number of its target columns."""
+        return self.columns.stop - self.columns.start
 
 
 class Targets:
-    """How the factors of a table become columns of numbers."""
+    """Converts a table of factors into target columns; `names` are the factors of names."""
 
-    def __init__(self, factors: pd.DataFrame, named: bool):
+    def __init__(self, factors: pd.DataFrame, names: Collection[str]):
         self.factors: list[Factor] = []
         for name in factors:
             values: tuple[Any, ...] = ()
-            if named or not pd.api.types.is_numeric_dtype(factors[name]):
-                values = tuple(
-                    sorted(factors[name].unique(), key=lambda value: (str(type(value)), value))
-                )
-                told = "use kind='ridge'" if named else "give it as numbers"
+            if name in names:
+                values = _sorted_values(factors[name])
+                is_numeric = pd.api.types.is_numeric_dtype(factors[name])
+                remedy = "probe it as numbers" if is_numeric else "provide it as numbers"
                 require(
-                    len(values) <= MOST_NAMES,
-                    f"factor {name!r} has {len(values)} different values: {told}",
+                    len(values) <= MAX_VALUES,
+                    f"factor {name!r} has {len(values)} different values, more than {MAX_VALUES}: "
+                    f"{remedy}",
                 )
             start = self.factors[-1].columns.stop if self.factors else 0
-            self.factors.append(
-                Factor(str(name), slice(start, start + max(1, len(values))), values)
-            )
+            columns = slice(start, start + max(1, len(values)))
+            self.factors.append(Factor(str(name), columns, values))
         y = self.encode(factors)
         self.variance = np.array([y[:, f.columns].var(axis=0).sum() for f in self.factors])
 
     @property
     def width(self) -> int:
-        """How many columns there are."""
+        """The number of target columns."""
         return self.factors[-1].columns.stop
 
+    def only(self, index: int) -> Targets:
+        """One of the factors alone."""
+        single = copy.copy(self)
+        factor = self.factors[index]
+        single.factors = [factor._replace(columns=slice(0, factor.width))]
+        single.variance = self.variance[[index]]
+        return single
+
     def encode(self, factors: pd.DataFrame) -> np.ndarray:
-        """The columns of these samples."""
-        missing = [factor.name for factor in self.factors if factor.name not in factors]
-        require(
-            not missing,
-            f"there is no factor {(*missing, '')[0]!r}: there are {', '.join(map(str, factors))}",
-        )
-        return np.concatenate([self._columns(factors, factor) for factor in self.factors], axis=1)
+        """The targets of these samples: samples x columns."""
+        for factor in self.factors:
+            require(
+                factor.name in factors,
+                f"there is no factor {factor.name!r}: the factors are "
+                f"{', '.join(map(str, factors))}",
+            )
+        return np.concatenate([_columns(factors, factor) for factor in self.factors], axis=1)
 
-    def _columns(self, factors: pd.DataFrame, factor: Factor) -> np.ndarray:
-        column = factors[factor.name]
-        if not factor.values:
-            told = f"factor {factor.name!r} holds numbers where the probe was fitted: {column.iloc[0]!r} is none"
-            require(pd.api.types.is_numeric_dtype(column), told)
-            return column.to_numpy(float)[:, None]
-        place = pd.Index(factor.values).get_indexer(pd.Index(column))
-        if (place < 0).any():
-            unseen = column.iloc[int(np.argmax(place < 0))]
-            told = f"factor {factor.name!r} is {str(unseen)!r} only in combinations that are held out or new"
-            require(False, f"{told}: no probe can learn to read it; leave these out")
-        return np.eye(len(factor.values))[place]
+    def decode(self, predicted: np.ndarray) -> pd.DataFrame:
+        """Predicted targets (samples x columns) as values of the factors."""
+        columns: dict[str, Any] = {}
+        for factor in self.factors:
+            scores = predicted[:, factor.columns]
+            if factor.values:
+                columns[factor.name] = [factor.values[i] for i in scores.argmax(axis=1)]
+            else:
+                columns[factor.name] = scores[:, 0]
+        return pd.DataFrame(columns)
 
-    def decode(self, read: np.ndarray) -> pd.DataFrame:
-        """What was read, as values of the factors."""
-        found = {
-            f.name: (_pick(read, f) if f.values else read[:, f.columns.start]) for f in self.factors
-        }
-        return pd.DataFrame(found)
-
-    def errors(self, read: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """The error of every sample and factor; 1 is what guessing the average would give."""
-        squared = (read - y) ** 2
+    def errors(self, predicted: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """The error of every sample and factor; predicting the mean has an error of 1."""
+        squared = (predicted - y) ** 2
         summed = np.stack([squared[:, f.columns].sum(axis=1) for f in self.factors], axis=1)
         return summed / self.variance
 
-    def log_losses(self, read: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """The log loss of every sample and factor, what was read being probabilities of names."""
-        given = np.stack([(read * y)[:, f.columns].sum(axis=1) for f in self.factors], axis=1)
-        return -np.log(np.clip(given, LEAST, 1))
+    def log_losses(self, probabilities: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """The log loss of every sample and factor."""
+        of_truth = probabilities * y
+        summed = np.stack([of_truth[:, f.columns].sum(axis=1) for f in self.factors], axis=1)
+        return -np.log(np.clip(summed, MIN_PROBABILITY, 1))
 
-    def misread(self, read: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Whether a sample has a factor that is read as another name, or off by more than its standard deviation."""
-        wrong = np.greater(self.errors(read, y), 1)
-        for place, factor in enumerate(self.factors):
+    def is_misread(self, predicted: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Whether any factor of a sample is decoded wrongly.
+
+        A categorical factor is wrong if another value is predicted, a numeric one if it is off by
+        more than its standard deviation.
+        """
+        wrong = np.greater(self.errors(predicted, y), 1)
+        for i, factor in enumerate(self.factors):
             if factor.values:
-                wrong[:, place] = self._wrong(read, y, factor)
+                wrong[:, i] = _is_wrong_value(predicted, y, factor)
         return np.any(wrong, axis=1)
 
-    def score(self, read: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """R2 or accuracy of every factor."""
-        return self._shares(self._all_sums(read, y, np.zeros(len(y), int)).sum(axis=1))
+    def probabilities(self, outputs: np.ndarray, is_logistic: Sequence[bool]) -> np.ndarray:
+        """Outputs with probabilities in place of the logits of logistic factors."""
+        result = np.array(outputs, float)
+        for factor, has_logits in zip(self.factors, is_logistic, strict=True):
+            if has_logits:
+                result[:, factor.columns] = special.softmax(result[:, factor.columns], axis=1)
+        return result
 
-    def scores(self, read: np.ndarray, y: np.ndarray, combinations: np.ndarray) -> np.ndarray:
-        """R2 or accuracy of every factor, and its 95% interval over combinations: factors x 3."""
-        _, groups = np.unique(combinations, return_inverse=True)
-        sums = self._all_sums(read, y, groups)
-        rng, num = np.random.default_rng(0), sums.shape[1]
-        draws = []
-        for _ in range(NUM_DRAWS):
-            times = np.bincount(rng.integers(num, size=num), minlength=num)
-            draws.append(self._shares(np.einsum("c,fcs->fs", times, sums)))
-        bounds = pd.DataFrame(draws).quantile(list(LEVELS)).to_numpy()
-        if num == 1:  # one combination tells nothing of others
-            bounds = np.full_like(bounds, np.nan)
-        return np.stack([self._shares(sums.sum(axis=1)), *bounds], axis=1)
 
-    def _all_sums(self, read: np.ndarray, y: np.ndarray, groups: np.ndarray) -> np.ndarray:
-        return np.stack([self._sums(read, y, factor, groups) for factor in self.factors])
+def _sorted_values(column: Any) -> tuple[Any, ...]:
+    return tuple(sorted(column.unique(), key=lambda value: (str(type(value)), value)))
 
-    def _sums(
-        self, read: np.ndarray, y: np.ndarray, factor: Factor, groups: np.ndarray
-    ) -> np.ndarray:
-        """Per combination: number of samples, squared errors (or wrong names), and sums of the true values."""
-        missed, centred = self._wrong(read, y, factor), np.zeros(len(y))
-        if not factor.values:
-            true = y[:, factor.columns.start]
-            missed, centred = (read[:, factor.columns.start] - true) ** 2, true - true.mean()
-        parts = np.ones(len(y)), missed, centred, centred**2
-        return np.stack([np.bincount(groups, part) for part in parts], axis=1)
 
-    def _wrong(self, read: np.ndarray, y: np.ndarray, factor: Factor) -> np.ndarray:
-        return np.not_equal(
-            read[:, factor.columns].argmax(axis=1), y[:, factor.columns].argmax(axis=1)
+def _columns(factors: pd.DataFrame, factor: Factor) -> np.ndarray:
+    """The target columns of one factor."""
+    column = factors[factor.name]
+    if not factor.values:
+        require(
+            pd.api.types.is_numeric_dtype(column),
+            f"factor {factor.name!r} was numeric when the probe was fitted, and now has the value "
+            f"{column.iloc[0]!r}: provide numbers",
         )
+        return column.to_numpy(float)[:, None]
+    values = pd.Index(factor.values)
+    if values.dtype == bool and bool(column.isin((0, 1)).all()):  # 0 and 1 are false and true
+        column = column.astype(bool)
+    index = values.get_indexer(pd.Index(column))
+    if (index < 0).any():
+        unknown = column.iloc[int(np.argmax(index < 0))]
+        raise InputError(
+            f"factor {factor.name!r} is {str(unknown)!r} only in held-out or new combinations, so "
+            "no probe can learn to decode it: leave these samples out"
+        )
+    return np.eye(len(factor.values))[index]
 
-    def _shares(self, sums: np.ndarray) -> np.ndarray:
-        """What is not missed: of the spread of a number (NaN where it has none), or of the samples of a name."""
-        n, missed, first, second = sums.T
-        numbers = np.array([not factor.values for factor in self.factors])
-        spread = np.where(numbers, second - first**2 / n, n)
-        return np.where(spread > FLAT * n, 1 - missed / np.where(spread > 0, spread, 1), np.nan)
 
-
-def _pick(read: np.ndarray, factor: Factor) -> list[Any]:
-    return [factor.values[place] for place in read[:, factor.columns].argmax(axis=1)]
+def _is_wrong_value(predicted: np.ndarray, y: np.ndarray, factor: Factor) -> np.ndarray:
+    predicted_value = predicted[:, factor.columns].argmax(axis=1)
+    true_value = y[:, factor.columns].argmax(axis=1)
+    return np.not_equal(predicted_value, true_value)

@@ -1,8 +1,8 @@
-"""Tiny image pipelines with random weights, of the classes of the real ones: to try `Diffusion` without a download.
+"""Tiny image pipelines with random weights, to try `Diffusion` without a download.
 
     pipeline = tiny.pipeline("sd15")  # or "sdxl", "sd3", "flux"
 
-They draw noise, in a second or so on a CPU; what is recorded from them has the names of the real networks' layers.
+They have the classes and layer names of the real pipelines, and draw noise.
 """
 
 from __future__ import annotations
@@ -11,52 +11,49 @@ import string
 from typing import Any, Literal, get_args
 
 from recombine.basics.errors import require
-from recombine.basics.optional_deps import library
+from recombine.basics.optional_deps import import_library
 
-torch, diffusers, transformers = library("torch"), library("diffusers"), library("transformers")
+torch = import_library("torch")
+diffusers = import_library("diffusers")
+transformers = import_library("transformers")
 Kind = Literal["sd15", "sdxl", "sd3", "flux"]
 KINDS = get_args(Kind)
-WIDTH = 16  # of text encoders; T5's is twice that, room for two others side by side
+WIDTH = 16  # of text encoders; T5 has twice the width, that of two others concatenated
 
 
 def pipeline(kind: Kind = "sd15", seed: int = 0) -> Any:
     """A pipeline of Stable Diffusion 1.5, XL, 3 or FLUX, for images of 32 x 32 pixels."""
-    require(kind in KINDS, f"there is no tiny pipeline {kind!r}: there are {', '.join(KINDS)}")
-    before = torch.get_rng_state()
+    require(kind in KINDS, f"there is no tiny pipeline {kind!r}: choose one of {', '.join(KINDS)}")
+    builders = {"sd15": _sd15, "sdxl": _sdxl, "sd3": _sd3, "flux": _flux}
+    rng_state = torch.get_rng_state()
     torch.manual_seed(seed)
     try:
-        made = {"sd15": _sd15, "sdxl": _sdxl, "sd3": _sd3, "flux": _flux}[kind]()
+        made = builders[kind]()
     finally:
-        torch.set_rng_state(before)
+        torch.set_rng_state(rng_state)
     made.set_progress_bar_config(disable=True)
     return made
 
 
 def clip_tokenizer() -> Any:
-    """Letters as tokens, padded to CLIP's 77."""
+    """A CLIP tokenizer whose tokens are letters; texts are padded to 77 tokens."""
     letters = [*string.ascii_lowercase, *string.digits, *string.punctuation]
-    words = [*letters, *(f"{letter}</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
-    vocabulary = {word: number for number, word in enumerate(words)}
+    last_letters = [f"{letter}</w>" for letter in letters]  # CLIP marks the end of a word
+    tokens = [*letters, *last_letters, "<|startoftext|>", "<|endoftext|>"]
+    vocabulary = {token: number for number, token in enumerate(tokens)}
     return transformers.CLIPTokenizer(vocab=vocabulary, merges=[], model_max_length=77)
 
 
 def t5_tokenizer() -> Any:
-    """Letters as tokens, as T5 has pieces of words."""
-    pieces = [
-        "<pad>",
-        "</s>",
-        "<unk>",
-        "▁",
-        *string.ascii_letters,
-        *string.digits,
-        *string.punctuation,
-    ]
+    """A T5 tokenizer whose pieces are letters."""
+    letters = [*string.ascii_letters, *string.digits, *string.punctuation]
+    pieces = ["<pad>", "</s>", "<unk>", "▁", *letters]
     scores = [(piece, 0.0 if piece.startswith("<") else -2.0) for piece in dict.fromkeys(pieces)]
     return transformers.T5TokenizerFast(vocab=scores, extra_ids=0)
 
 
 def clip(tokenizer: Any, projected: bool = False) -> Any:
-    """A text encoder of two layers."""
+    """A CLIP text encoder of two layers."""
     config = transformers.CLIPTextConfig(
         vocab_size=len(tokenizer),
         hidden_size=WIDTH,
@@ -73,7 +70,7 @@ def clip(tokenizer: Any, projected: bool = False) -> Any:
 
 
 def t5(tokenizer: Any) -> Any:
-    """A text encoder of two layers, twice as wide."""
+    """A T5 text encoder of two layers, twice as wide."""
     config = transformers.T5Config(
         vocab_size=len(tokenizer),
         d_model=2 * WIDTH,

@@ -1,4 +1,4 @@
 """What people see: figures, pages, and a live view of a sweep while it trains.
 
-Reads tables and never jax; does not know experiments. Start with `figure.py`.
+This package reads tables. It imports neither jax nor experiments. Start with `figure.py`.
 """

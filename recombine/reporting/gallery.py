@@ -1,4 +1,4 @@
-"""Images as text for a table, and a sheet of them, those first that are expected to fail first."""
+"""Images as base64 text for a table, and a figure with many of them."""
 
 from __future__ import annotations
 
@@ -18,67 +18,94 @@ if TYPE_CHECKING:  # imported where a figure is made: training needs no plotly
     import plotly.graph_objects as go
 
 SIDE = 64  # pixels of a thumbnail
-QUALITY = 80  # of its JPEG: 1 to 3 kB
-PNG = "iVBOR"  # how one begins in base64
+JPEG_QUALITY = 80  # 1 to 3 kB per thumbnail
+PNG_PREFIX = "iVBOR"  # the beginning of a PNG file in base64
+PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+ROW_PIXELS = 150
 
 
 def thumbnail(image: Any, side: int = SIDE) -> str:
-    """A picture of Pillow's, made small, as a JPEG in base64."""
+    """A small copy of a Pillow image, as a JPEG file in base64."""
     small = image.convert("RGB")
     small.thumbnail((side, side))
-    kept = io.BytesIO()
-    small.save(kept, "JPEG", quality=QUALITY)
-    return base64.b64encode(kept.getvalue()).decode()
+    buffer = io.BytesIO()
+    small.save(buffer, "JPEG", quality=JPEG_QUALITY)
+    return base64.b64encode(buffer.getvalue()).decode()
 
 
 def png(images: np.ndarray) -> str:
-    """Images of numbers from -1 to 1, side by side, as a PNG in base64; needs no Pillow."""
-    pixels = np.clip((np.concatenate(images, axis=1) + 1) * 127.5, 0, 255).round().astype(np.uint8)
+    """Images (number, height, width, 3) from -1 to 1, side by side, as a PNG file in base64.
+
+    It does not need Pillow.
+    """
+    levels = (np.concatenate(images, axis=1) + 1) * 127.5
+    pixels = np.clip(levels, 0, 255).round().astype(np.uint8)
     height, width, _ = pixels.shape
-    lines = b"".join(b"\0" + line.tobytes() for line in pixels)
-
-    def part(kind: bytes, data: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        )
-
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    parts = part(b"IHDR", header) + part(b"IDAT", zlib.compress(lines, 9)) + part(b"IEND", b"")
-    return base64.b64encode(b"\x89PNG\r\n\x1a\n" + parts).decode()
+    rows = b"".join(b"\0" + row.tobytes() for row in pixels)  # 0: the row has no filter
+    chunks = (
+        _png_chunk(b"IHDR", header)
+        + _png_chunk(b"IDAT", zlib.compress(rows, 9))
+        + _png_chunk(b"IEND", b"")
+    )
+    return base64.b64encode(PNG_SIGNATURE + chunks).decode()
+
+
+def _png_chunk(kind: bytes, data: bytes) -> bytes:
+    length = struct.pack(">I", len(data))
+    checksum = struct.pack(">I", zlib.crc32(kind + data))
+    return length + kind + data + checksum
 
 
 def sheet(
     rows: pd.DataFrame, title: str, most: int = 24, num_columns: int = 6, tall: float = 0.6
 ) -> go.Figure:
-    """Draw rows with `image` (base64) and `caption` in their order; of more than `most`, the first and last halves.
+    """Draw images with captions, in the order of the rows.
 
-    A column `good` gives the captions their colour: true, false, or unknown where it is NaN. Images may take the share
-    `tall` of a line's height.
+    The columns are `image` (base64) and `caption`. The optional column `good` (true, false, or NaN
+    for unknown) selects the color of a caption. Of more than `most` rows, the first and the last
+    are drawn. An image takes at most the fraction `tall` of the height of its row.
     """
-    half = most // 2
-    kept = rows if len(rows) <= most else pd.concat([rows.head(half), rows.tail(most - half)])
-    lines = max(1, math.ceil(len(kept) / num_columns))
+    if len(rows) > most:
+        num_first = most // 2
+        rows = pd.concat([rows.head(num_first), rows.tail(most - num_first)])
+    num_rows = max(1, math.ceil(len(rows) / num_columns))
     drawn = figure.blank(title, "", "", legend=False)
     axis = {"visible": False, "showgrid": False, "zeroline": False, "fixedrange": True}
-    drawn.update_xaxes(range=[0, num_columns], **axis).update_yaxes(range=[lines, 0], **axis)
-    drawn.update_layout(height=70 + 150 * lines, margin={"l": 10, "r": 10, "t": 50, "b": 10})
-    drawn.add_scatter(x=[], y=[])  # without a trace no axis is made, and nothing has a place
-    for place, row in enumerate(kept.to_dict("records")):
-        down, across = divmod(place, num_columns)
-        corner = {"xref": "x", "yref": "y", "x": across + 0.03, "y": down + 0.02}
-        source = (
-            f"data:image/{'png' if row['image'].startswith(PNG) else 'jpeg'};base64,{row['image']}"
-        )
-        drawn.add_layout_image(source=source, sizex=0.94, sizey=tall, **corner)
-        good = row.get("good", math.nan)
-        colour = figure.INK if pd.isna(good) else figure.COLOURS[0 if good else 1]
-        note: dict[str, Any] = corner | {
-            "y": down + tall + 0.04,
-            "xanchor": "left",
-            "yanchor": "top",
-            "align": "left",
-        }
-        drawn.add_annotation(
-            text=row["caption"], showarrow=False, font={"size": 10, "color": colour}, **note
-        )
+    drawn.update_xaxes(range=[0, num_columns], **axis)
+    drawn.update_yaxes(range=[num_rows, 0], **axis)
+    height = 70 + ROW_PIXELS * num_rows
+    drawn.update_layout(height=height, margin={"l": 10, "r": 10, "t": 50, "b": 10})
+    drawn.add_scatter(x=[], y=[])  # plotly makes the axes only if there is a trace
+    for i, row in enumerate(rows.to_dict("records")):
+        row_number, column_number = divmod(i, num_columns)
+        _add_image(drawn, row, column_number + 0.03, row_number, tall)
     return drawn
+
+
+def _add_image(drawn: go.Figure, row: dict[Any, Any], left: float, top: float, tall: float) -> None:
+    """Draw an image and its caption below, with the upper left corner here."""
+    file_type = "png" if row["image"].startswith(PNG_PREFIX) else "jpeg"
+    drawn.add_layout_image(
+        source=f"data:image/{file_type};base64,{row['image']}",
+        sizex=0.94,
+        sizey=tall,
+        xref="x",
+        yref="y",
+        x=left,
+        y=top + 0.02,
+    )
+    good = row.get("good", math.nan)
+    color = figure.INK if pd.isna(good) else figure.COLOURS[0 if good else 1]
+    drawn.add_annotation(
+        text=row["caption"],
+        showarrow=False,
+        font={"size": 10, "color": color},
+        xref="x",
+        yref="y",
+        x=left,
+        y=top + tall + 0.04,
+        xanchor="left",
+        yanchor="top",
+        align="left",
+    )

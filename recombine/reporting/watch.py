@@ -1,7 +1,8 @@
-"""How far a sweep is, for whoever looks: as one plain value and as a live picture in the terminal.
+"""The progress of a sweep, as plain values and as a live view in the terminal.
 
-A `Sweep` is a folder that a driver may be writing to at this moment. What it tells comes from the status
-(`status.py`) and from the rows, which are read again only when they changed. `serve` shows the same in a browser.
+A `Sweep` is a folder that a process may be writing to. Its state comes from the status file
+(`status.py`) and from the rows, which are read again only when they change. `serve` shows the same
+state in a browser.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from recombine.basics.console import duration
+from recombine.basics.console import duration, printable
 from recombine.basics.errors import require
 from recombine.basics.suggest import counted
-from recombine.reporting.page import PLACES, SCORES, results_table, shorten
+from recombine.reporting.page import SCORE_COLUMNS, results_table, shorten
 from recombine.storage import status
 from recombine.storage.table import Table
 
@@ -35,12 +36,13 @@ STYLES = {
     "stopped": "yellow",
     "interrupted": "yellow",
 }
-NUM_BINS = 20
-MAX_SHOWN = 8  # lines of each list in the terminal
+NUM_BINS = 20  # of the histogram of scores
+MAX_LISTED = 8  # lines of each list in the terminal
 BLOCKS = " ▁▂▃▄▅▆▇█"
-NOTHING = pd.DataFrame({"run": [], "step": []})
-# What holds where a sweep told nothing about itself.
-UNTOLD = {
+NO_ROWS = pd.DataFrame({"run": [], "step": []})
+DECODABILITY = "LinearDecodability/deepest/test"
+# The state of a sweep without a status file.
+DEFAULT_STATUS = {
     "state": "finished",
     "reused": 0,
     "left": None,
@@ -48,306 +50,374 @@ UNTOLD = {
     "began": None,
     "host": None,
     "command": None,
+    "now": [],
+    "failures": [],
+    "notes": [],
 }
-UNTOLD |= {"now": [], "failures": [], "notes": []}
 
 
 class Sweep:
-    """A folder or `.parquet` file of results, read as often as somebody looks."""
+    """A folder or `.parquet` file of results. Its rows are read again when they change.
+
+    `lines` is the table of results, with a line per finished run. `version` identifies the rows
+    that were read last.
+    """
 
     def __init__(self, folder: str | Path):
         self.table = Table(folder)
-        self.stamp: Any = None
-        self.rows = self.lines = NOTHING
-        self.arrived: dict[str, None] = {}  # runs in the order in which they were first met
+        self.version: Any = None
+        self.rows = NO_ROWS
+        self.lines = NO_ROWS
+        self.arrived: dict[str, None] = {}  # runs in the order in which they finished
         self.diverged: list[dict[str, Any]] = []
         self.scores: dict[str, Any] | None = None
 
     def refresh(self) -> dict[str, Any]:
-        """Read the rows again if they changed, and give the metadata."""
+        """Read the rows again if they changed, and return the metadata."""
         meta = self.table.meta()
-        shown = meta.get("shown")
-        stamp = [
-            _files(self.table),
-            shown,
-        ]  # taken first: what comes while reading is read the next time
-        if stamp != self.stamp:
-            rows = self.table.read()
-            rows = _in_order(rows.drop_duplicates(["run", "step"]), shown) if len(rows) else NOTHING
-            known = rows.drop(columns=["diverged", "diverged_at"], errors="ignore")
-            self.rows, self.lines = rows, results_table(known) if len(rows) else NOTHING
-            self.arrived |= dict.fromkeys(rows["run"])
-            self.diverged, self.scores = _diverged(rows, self.lines), _scores(self.lines)
-            self.stamp = stamp
+        last_runs = meta.get("shown")  # of the last command
+        # Taken before reading: rows that arrive in between are read by the next call.
+        version = [_row_files(self.table), last_runs]
+        if version != self.version:
+            self._read_rows(last_runs)
+            self.version = version
         return meta
+
+    def _read_rows(self, last_runs: list[str] | None) -> None:
+        rows = self.table.read()
+        if len(rows):
+            rows = _in_order(rows.drop_duplicates(["run", "step"]), last_runs)
+        self.rows = rows if len(rows) else NO_ROWS
+        described = self.rows.drop(columns=["diverged", "diverged_at"], errors="ignore")
+        self.lines = results_table(described) if len(rows) else NO_ROWS
+        self.arrived |= dict.fromkeys(self.rows["run"])
+        self.diverged = _diverged(self.rows, self.lines)
+        self.scores = _score_summary(self.lines)
 
     def state(self) -> dict[str, Any]:
         """Everything that the views show, as plain JSON values."""
         path = self.table.path
-        held = status.alive(path)  # asked before and after: a sweep may end or begin in between
-        told, meta = status.read(path), self.refresh()
+        # Checked before and after reading: a sweep may end or begin in between.
+        was_active = status.is_active(path)
+        known = status.read(path)
+        meta = self.refresh()
         require(
-            told is not None or len(self.lines) > 0,
-            f"{path} holds no sweep: name the folder (or .parquet file) that `recombine run` writes to",
+            known is not None or len(self.lines) > 0,
+            f"{path} has no results of a sweep: give the folder (or .parquet file) that "
+            "`recombine run --out` wrote",
         )
-        told = UNTOLD | (
-            told
-            or {
-                "runs": len(self.lines),
-                "finished": len(self.lines),
-                "seconds": meta.get("seconds"),
-            }
-        )
-        if told["state"] == "training" and not held and not status.alive(path):
-            told["state"] = "interrupted"
-        if (
-            told["state"] == "training"
-        ):  # the time goes on while nothing is told, during a compilation say
-            waited = _age(path / status.NAME)
-            told["seconds"] += waited
-            told["left"] = None if told["left"] is None else max(told["left"] - waited, 0.0)
-        else:
-            told |= {"now": [], "left": None}
-        partly = sum(chunk["runs"] * chunk["step"] / chunk["num_steps"] for chunk in told["now"])
+        if known is None:
+            number = len(self.lines)
+            known = {"runs": number, "finished": number, "seconds": meta.get("seconds")}
+        current = DEFAULT_STATUS | known
+        if current["state"] == "training" and not was_active and not status.is_active(path):
+            current["state"] = "interrupted"
+        current |= _times(current, path)
         name = meta.get("experiment", path.stem)
-        return plain(
-            {
-                "folder": str(path),
-                "experiment": name,
-                "title": meta.get("title", name),
-                "scale": meta.get("scale"),
-            }
-            | told
-            | {
-                "command": meta.get("command", told["command"]),
-                "began": told["began"] or meta.get("date"),
-            }
-            | {"fraction": min((told["finished"] + partly) / max(told["runs"], 1), 1.0)}
-            | {"diverged": self.diverged, "scores": self.scores, "rows": len(self.rows)}
-        )
+        state = {
+            "folder": str(path),
+            "experiment": name,
+            "title": meta.get("title", name),
+            "scale": meta.get("scale"),
+        }
+        state |= current
+        state |= {
+            "command": meta.get("command", current["command"]),
+            "began": current["began"] or meta.get("date"),
+            "fraction": _fraction_done(current),
+            "diverged": self.diverged,
+            "scores": self.scores,
+            "rows": len(self.rows),
+        }
+        return to_json_values(state)
 
 
 def state(folder: str | Path) -> dict[str, Any]:
-    """How far the sweep in a folder is, as plain JSON values."""
+    """The state of the sweep in a folder, as plain JSON values."""
     return Sweep(folder).state()
 
 
 def show(folder: str | Path, once: bool = False, interval: float = 1.0) -> None:
-    """Show a sweep in the terminal until it ends; elsewhere, or if asked to, show it once."""
-    sweep, console = Sweep(folder), Console()
-    now = sweep.state()
+    """Show a sweep in the terminal until it ends; once, if asked to or without a terminal."""
+    sweep = Sweep(folder)
+    console = Console()
+    current = sweep.state()
     if once or not console.is_terminal:
-        console.print(picture(sweep, now, console.width))
+        console.print(view(sweep, current, console.width))
         return
-    with Live(picture(sweep, now, console.width), console=console, auto_refresh=False) as live:
-        while now["state"] == "training":
+    first_view = view(sweep, current, console.width)
+    with Live(first_view, console=console, auto_refresh=False) as live:
+        while current["state"] == "training":
             time.sleep(interval)
-            now = sweep.state()
-            live.update(picture(sweep, now, console.width), refresh=True)
+            current = sweep.state()
+            live.update(view(sweep, current, console.width), refresh=True)
 
 
-def picture(sweep: Sweep, now: dict[str, Any], width: int) -> Group:
+def view(sweep: Sweep, state: dict[str, Any], width: int) -> Group:
     """The state of a sweep for a terminal of this width."""
-    style = STYLES.get(now["state"], "")
-    bar = RichTable.grid(padding=(0, 1), expand=True)
-    bar.add_column(ratio=1)
-    bar.add_row(
-        ProgressBar(1.0, now["fraction"], complete_style=style, finished_style=style),
-        f"{now['fraction']:.0%}",
-    )
+    style = STYLES.get(state["state"], "")
     parts: list[Any] = [
-        Text(now["title"], style="bold"),
-        Text(now["state"], style=style).append(_where(now), style="dim"),
-        bar,
-        Text(_counts(now)),
-        *_some([Text(f"  {_chunk(chunk)}") for chunk in now["now"]]),
+        Text(state["title"], style="bold"),
+        Text(state["state"], style=style).append(_origin(state), style="dim"),
+        _progress_bar(state["fraction"], style),
+        Text(_counts(state)),
+        *_at_most_listed([Text(f"  {_chunk(chunk)}") for chunk in state["now"]]),
     ]
-    if now["scores"] is not None:
-        parts.append(Text(_histogram(now["scores"])))
-    troubles = _some([Text(line) for line in _troubles(now)])
-    if troubles:
-        parts.append(
-            Panel(Group(*troubles), title="problems", title_align="left", border_style="red")
-        )
+    if state["scores"] is not None:
+        parts.append(Text(_histogram(state["scores"])))
+    problems = _at_most_listed([Text(line) for line in _problems(state)])
+    if problems:
+        panel = Panel(Group(*problems), title="problems", title_align="left", border_style="red")
+        parts.append(panel)
     if len(sweep.lines):
-        parts.append(_latest(sweep, width))
-    parts += [Text(note, style="dim") for note in [*now["notes"], _next(now)] if note]
+        parts.append(_latest_runs(sweep, width))
+    for note in [*state["notes"], _next_command(state)]:
+        if note:
+            parts.append(Text(note, style="dim"))
     return Group(*parts)
 
 
-def plain(value: Any) -> Any:
-    """The same with plain numbers, and null where JSON knows no number."""
+def to_json_values(value: Any) -> Any:
+    """The same value for JSON: plain numbers, None for NaN and infinity, and printable text."""
     if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_json_values(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [plain(item) for item in value]
-    value = value.item() if isinstance(value, np.generic) else value
-    return (
-        None if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)) else value
-    )
+        return [to_json_values(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    is_not_finite = isinstance(value, float) and not math.isfinite(value)
+    if isinstance(value, str):
+        return printable(value)
+    return None if value is pd.NA or is_not_finite else value
 
 
-def swept(lines: pd.DataFrame) -> list[str]:
-    """The columns of a table of results that tell its runs apart."""
+def swept_columns(lines: pd.DataFrame) -> list[str]:
+    """The columns of a table of results that differ between its runs."""
     return [name for name in lines if name != "run" and "/" not in name]
 
 
-def _files(table: Table) -> Any:
+def _row_files(table: Table) -> Any:
+    """A value that changes when the rows of a table change."""
     if not table.packed:
         return {part.name for part in (table.path / "rows").glob("part-*.parquet")}
     return table.path.stat().st_mtime_ns if table.path.exists() else None
 
 
-def _in_order(rows: pd.DataFrame, shown: list[str] | None) -> pd.DataFrame:
-    """The rows of the last command's runs, in the order of its sweep; the table may hold others too."""
-    if shown is None:
+def _in_order(rows: pd.DataFrame, last_runs: list[str] | None) -> pd.DataFrame:
+    """The rows of the last command's runs, in its order. The table may hold other runs too."""
+    if last_runs is None:
         return rows
-    place = {run: number for number, run in enumerate(shown)}
-    rows = rows.loc[rows["run"].isin(place), :]
-    return rows.iloc[np.argsort([place[run] for run in rows["run"]], kind="stable")].reset_index(
-        drop=True
-    )
+    positions = {run: position for position, run in enumerate(last_runs)}
+    rows = rows.loc[rows["run"].isin(positions), :]
+    order = np.argsort([positions[run] for run in rows["run"]], kind="stable")
+    return rows.iloc[order].reset_index(drop=True)
+
+
+def _times(current: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The seconds spent and left now. The status file can be old, e.g. during a compilation."""
+    if current["state"] != "training":
+        return {"now": [], "left": None}
+    age = _age(path / status.NAME)
+    left = current["left"]
+    return {
+        "seconds": current["seconds"] + age,
+        "left": None if left is None else max(left - age, 0.0),
+    }
 
 
 def _age(path: Path) -> float:
+    """The seconds since a file was written."""
     try:
         return max(time.time() - path.stat().st_mtime, 0.0)
     except OSError:
         return 0.0
 
 
+def _fraction_done(current: dict[str, Any]) -> float:
+    """The fraction of all runs that is done; runs that train count in part."""
+    in_progress = sum(
+        chunk["runs"] * chunk["step"] / chunk["num_steps"] for chunk in current["now"]
+    )
+    return min((current["finished"] + in_progress) / max(current["runs"], 1), 1.0)
+
+
 def _diverged(rows: pd.DataFrame, lines: pd.DataFrame) -> list[dict[str, Any]]:
+    """The runs that diverged: what distinguishes each of them, and when it happened."""
     if "diverged" not in rows:
         return []
     last = rows.groupby("run").tail(1)
-    steps = dict(
-        zip(last["run"], last["diverged_at"].where(last["diverged"].eq(True)), strict=True)
-    )
-    return [
-        {
-            "run": line["run"],
-            "what": {name: line[name] for name in swept(lines) if pd.notna(line[name])},
-            "reason": f"loss not finite at step {step:.0f}"
-            if step >= 0
-            else "test loss not finite",
-        }
-        for line in lines.to_dict("records")
-        if pd.notna(step := steps[line["run"]])
-    ]
+    steps = last["diverged_at"].where(last["diverged"].eq(True))
+    step_by_run = dict(zip(last["run"], steps, strict=True))
+    diverged = []
+    for line in lines.to_dict("records"):
+        step = step_by_run[line["run"]]
+        if pd.isna(step):
+            continue
+        during_training = step >= 0
+        loss = f"loss not finite at step {step:.0f}" if during_training else "test loss not finite"
+        fields = {name: line[name] for name in swept_columns(lines) if pd.notna(line[name])}
+        diverged.append({"run": line["run"], "what": fields, "reason": loss})
+    return diverged
 
 
-def _scores(lines: pd.DataFrame) -> dict[str, Any] | None:
-    """The first kind of test score that there is: best, median and how many runs have how much."""
-    for name in [name for name in SCORES if name in lines and name.startswith("test/")]:
+def _score_summary(lines: pd.DataFrame) -> dict[str, Any] | None:
+    """Best, median and histogram of the first test score that was measured."""
+    for name in SCORE_COLUMNS:
+        if name not in lines or not name.startswith("test/"):
+            continue
         values = lines[name].to_numpy(float)
         values = values[np.isfinite(values)]
-        if len(values):
-            low = (
-                0.0 if values.min() >= 0 else -1.0
-            )  # R2 has no lower bound: the first bin holds all below it
-            counts, _ = np.histogram(values.clip(low, 1.0), NUM_BINS, (low, 1.0))
-            found = {"name": name, "best": values.max(), "median": np.median(values), "low": low}
-            return found | {"below": bool(values.min() < low), "counts": counts.tolist()}
+        if not len(values):
+            continue
+        # R2 has no lower bound: the first bin also counts all values below it.
+        low = 0.0 if values.min() >= 0 else -1.0
+        counts, _ = np.histogram(values.clip(low, 1.0), NUM_BINS, (low, 1.0))
+        return {
+            "name": name,
+            "best": values.max(),
+            "median": np.median(values),
+            "low": low,
+            "below": bool(values.min() < low),
+            "counts": counts.tolist(),
+        }
     return None
 
 
-def _where(now: dict[str, Any]) -> str:
-    about = ", ".join(str(now[key]) for key in ("experiment", "scale") if now[key])
-    began = now["began"] and datetime.datetime.fromisoformat(now["began"])
-    since = f", since {began.astimezone():%Y-%m-%d %H:%M}" if began and began.tzinfo else ""
-    return f"  {about}" + (f" on {now['host']}" if now["host"] else "") + since
+def _progress_bar(fraction: float, style: str) -> RichTable:
+    row = RichTable.grid(padding=(0, 1), expand=True)
+    row.add_column(ratio=1)
+    bar = ProgressBar(1.0, fraction, complete_style=style, finished_style=style)
+    row.add_row(bar, f"{fraction:.0%}")
+    return row
 
 
-def _counts(now: dict[str, Any]) -> str:
-    facts = [f"{now['finished']} of {now['runs']} runs"]
-    facts += [f"{now['reused']} reused"] if now["reused"] else []
-    facts += [duration(now["seconds"])] if now["seconds"] is not None else []
-    facts += [f"{duration(now['left'])} left"] if now["left"] is not None else []
-    facts += [f"{now['rate']:,.0f} run-steps/s"] if now["rate"] is not None else []
+def _origin(state: dict[str, Any]) -> str:
+    """The experiment, its scale, the machine, and when it began."""
+    text = f"  {state['experiment']}"
+    if state["scale"]:
+        text += f", {state['scale']} scale"
+    if state["host"]:
+        text += f" on {state['host']}"
+    began = state["began"] and datetime.datetime.fromisoformat(state["began"])
+    if began and began.tzinfo:
+        text += f", started {began.astimezone():%Y-%m-%d %H:%M}"
+    return text
+
+
+def _counts(state: dict[str, Any]) -> str:
+    facts = [f"{state['finished']} of {state['runs']} runs"]
+    if state["reused"]:
+        facts.append(f"{state['reused']} reused")
+    if state["seconds"] is not None:
+        facts.append(duration(state["seconds"]))
+    if state["left"] is not None:
+        facts.append(f"{duration(state['left'])} left")
+    if state["rate"] is not None:
+        facts.append(f"{state['rate']:,.0f} run-steps/s")
     return ", ".join(facts)
 
 
 def _chunk(chunk: dict[str, Any]) -> str:
-    score = "" if chunk.get("score") is None else f", test score {chunk['score']:.3f}"
-    return f"{chunk['phase']} {_runs(chunk['runs'])}, step {chunk['step']:,} of {chunk['num_steps']:,}{score}"
-
-
-def _runs(number: int) -> str:
-    return counted(number, "run")
+    runs = counted(chunk["runs"], "run")
+    text = f"{chunk['phase']} {runs}, step {chunk['step']:,} of {chunk['num_steps']:,}"
+    if chunk.get("score") is not None:
+        text += f", test score {chunk['score']:.3f}"
+    return text
 
 
 def _histogram(scores: dict[str, Any]) -> str:
-    most = max(scores["counts"])
-    bars = "".join(BLOCKS[math.ceil(count / most * 8)] for count in scores["counts"])
+    highest = max(scores["counts"])
+    bars = "".join(BLOCKS[math.ceil(count / highest * 8)] for count in scores["counts"])
     low = f"{'≤' if scores['below'] else ''}{scores['low']:.0f}"
-    return f"{scores['name']}  {low} |{bars}| 1  best {scores['best']:.3f}, median {scores['median']:.3f}"
+    summary = f"best {scores['best']:.3f}, median {scores['median']:.3f}"
+    return f"{scores['name']}  {low} |{bars}| 1  {summary}"
 
 
-def _troubles(now: dict[str, Any]) -> list[str]:
-    found = [
-        f"{_runs(len(failure['runs']))} failed: {failure['reason']}" for failure in now["failures"]
-    ]
-    for lost in now["diverged"]:
-        what = [f"{_label(name)} {shorten(str(value))}" for name, value in lost["what"].items()]
-        found.append(f"{', '.join(what) or lost['run']} diverged: {lost['reason']}")
-    return found
+def _problems(state: dict[str, Any]) -> list[str]:
+    """The runs that failed or diverged, a line for each."""
+    problems = []
+    for failure in state["failures"]:
+        problems.append(f"{counted(len(failure['runs']), 'run')} failed: {failure['reason']}")
+    for run in state["diverged"]:
+        fields = [f"{_label(name)} {shorten(str(value))}" for name, value in run["what"].items()]
+        problems.append(f"{', '.join(fields) or run['run']} diverged: {run['reason']}")
+    return problems
 
 
-def _some(lines: list[Text]) -> list[Text]:
-    more = len(lines) - MAX_SHOWN
-    return lines if more <= 0 else [*lines[:MAX_SHOWN], Text(f"  … and {more} more", style="dim")]
+def _at_most_listed(lines: list[Text]) -> list[Text]:
+    """The first lines, and the number of those that are left out."""
+    num_more = len(lines) - MAX_LISTED
+    if num_more <= 0:
+        return lines
+    return [*lines[:MAX_LISTED], Text(f"  … and {num_more} more", style="dim")]
 
 
-def _latest(sweep: Sweep, width: int) -> RichTable:
+def _latest_runs(sweep: Sweep, width: int) -> RichTable:
     """The runs that finished last, with as many columns as fit."""
     lines = sweep.lines.set_index("run", drop=False)
-    latest = lines.loc[[run for run in sweep.arrived if run in lines.index][: -MAX_SHOWN - 1 : -1]]
-    told = swept(lines) or ["run"]
-    scores = [name for name in lines if name in SCORES]
+    finished = [run for run in sweep.arrived if run in lines.index]
+    latest = lines.loc[finished[: -MAX_LISTED - 1 : -1]]
+    fields = swept_columns(lines) or ["run"]
+    scores = [name for name in lines if name in SCORE_COLUMNS]
     cells = {
-        name: [_cell(value, name in scores) for value in latest[name]] for name in [*told, *scores]
+        name: [_cell(value, name in scores) for value in latest[name]]
+        for name in [*fields, *scores]
     }
-    names, left_out = list(cells), []
-    while (
-        len(names) > 1
-        and sum(max(map(len, [_label(name), *cells[name]])) + 2 for name in names) > width
-    ):
-        spare = [name for name in names[1:] if name in told] or names[1:]
-        left_out.append(names.pop(names.index(spare[-1])))
-    title = (
-        f"The latest {len(latest)} of {len(lines)} finished runs"
-        if len(latest) < len(lines)
-        else "Finished runs"
-    )
-    hidden = f"no room for {', '.join(map(_label, reversed(left_out)))}" if left_out else None
+    names, left_out = _fit_columns(cells, fields, width)
+    title = "Finished runs"
+    if len(latest) < len(lines):
+        title = f"The latest {len(latest)} of {len(lines)} finished runs"
     table = RichTable(
-        title=title, caption=hidden, title_justify="left", caption_justify="left", box=None
+        title=title,
+        caption=f"columns that do not fit: {', '.join(map(_label, left_out))}"
+        if left_out
+        else None,
+        title_justify="left",
+        caption_justify="left",
+        box=None,
     )
     for name in names:
-        table.add_column(
-            _label(name), justify="right" if name in scores else "left", header_style="dim"
-        )
+        justify = "right" if name in scores else "left"
+        table.add_column(_label(name), justify=justify, header_style="dim")
     for row in zip(*(cells[name] for name in names), strict=True):
         table.add_row(*map(Text, row))
     return table
 
 
+def _fit_columns(
+    cells: dict[str, list[str]], fields: list[str], width: int
+) -> tuple[list[str], list[str]]:
+    """The columns that fit into a width, and the others. Fields are left out before scores."""
+    widths = {name: max(map(len, [_label(name), *texts])) + 2 for name, texts in cells.items()}
+    names = list(cells)
+    left_out = []
+    while len(names) > 1 and sum(widths[name] for name in names) > width:
+        removable = [name for name in names[1:] if name in fields] or names[1:]
+        names.remove(removable[-1])
+        left_out.insert(0, removable[-1])
+    return names, left_out
+
+
 def _label(name: str) -> str:
-    return "decodability" if name.startswith(PLACES[2]) else name.rpartition(".")[2]
+    """A short name of a column."""
+    return "decodability" if name.startswith(DECODABILITY) else name.rpartition(".")[2]
 
 
-def _cell(value: Any, score: bool) -> str:
+def _cell(value: Any, is_score: bool) -> str:
     if pd.isna(value):
-        return "NaN" if score else "–"
+        return "NaN" if is_score else "–"
     if isinstance(value, float):
-        return f"{value:.3f}" if score else f"{value:g}"
-    return shorten(str(value))
+        return f"{value:.3f}" if is_score else f"{value:g}"
+    return shorten(printable(str(value)))
 
 
-def _next(now: dict[str, Any]) -> str | None:
-    if now["state"] == "finished":
-        return f"recombine report {now['folder']} makes a page of it"
-    if now["state"] == "training":
+def _next_command(state: dict[str, Any]) -> str | None:
+    """What to run next: the report of a finished sweep, or the command that continues it."""
+    if state["state"] == "training":
         return None
-    killed = "nobody trains here any more: " if now["state"] == "interrupted" else ""
-    return f"{killed}the same command goes on from here: {now['command'] or 'recombine run'}"
+    if state["state"] == "finished":
+        return f"write a page: recombine report {state['folder']}"
+    command = f"continue with the same command: {state['command'] or 'recombine run'}"
+    if state["state"] == "interrupted":
+        return f"training was interrupted; {command}"
+    return command

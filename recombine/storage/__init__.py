@@ -1,4 +1,5 @@
-"""Where rows live: tables of Parquet parts, the status of a running sweep, copies in other trackers.
+"""Where results are stored: tables of Parquet files, the status of a running sweep, and copies in
+experiment trackers (W&B, TensorBoard, MLflow).
 
 Nothing here knows what a run is, and nothing imports jax. Start with `table.py`.
 """

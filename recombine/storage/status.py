@@ -1,39 +1,53 @@
-"""What a sweep that trains tells about itself: one small JSON file in its folder, for those who watch.
+"""The status of a running sweep: a small JSON file in its folder, read by `recombine watch`.
 
-    {"state": "training", "began": "2026-11-15T18:00:00+00:00", "runs": 40, "reused": 4, "finished": 12,
-     "seconds": 33.1, "left": 120.5, "rate": 9500.0, "now": [{"runs": 16, "phase": "training", "step": 400,
-     "num_steps": 1000, "score": 0.93}], "failures": [{"runs": ["1f…", …], "reason": "…"}], "notes": ["…"],
+    {"state": "training", "began": "2026-11-15T18:00:00+00:00", "runs": 40, "reused": 4,
+     "finished": 12, "seconds": 33.1, "left": 120.5, "rate": 9500.0,
+     "now": [{"runs": 16, "phase": "training", "step": 400, "num_steps": 1000, "score": 0.93}],
+     "failures": [{"runs": ["1f…", …], "reason": "…"}], "notes": ["…"],
      "command": "…", "host": "…"}
 
-`state` is training, finished, failed (some runs were not trained) or stopped (Ctrl-C); `rate` is in training steps of
-single runs per second; `left` and `rate` are null while nothing is known. A killed process leaves "training" behind:
-`alive` tells whether anybody still writes there.
+| key | meaning |
+|---|---|
+| `state` | `training`, `finished`, `failed` (some runs were not trained) or `stopped` (Ctrl-C) |
+| `now` | the chunks that train at this moment |
+| `left` | estimated seconds until the end; null while unknown |
+| `rate` | training steps of single runs per second; null while unknown |
+
+A killed process leaves the state `training` behind. `is_active` checks if a process still writes.
 """
 
 import contextlib
 import datetime
 import json
+import math
 import shlex
 import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from recombine.basics.atomic_io import holder, temporary
+from recombine.basics.atomic_io import lock_owner, temporary_path
 
 NAME = "status.json"
-PAUSE = 1.0  # seconds between two writings
+MAX_NUMBER = 1e15  # of a valid count or time
+PAUSE = 1.0  # least number of seconds between two writes
 
 
 class Status:
-    """The state of one sweep, written to its folder at most once a second; without a folder it is only kept."""
+    """The status of one sweep, written to its folder at most once a second.
+
+    Without a folder it is only in memory. `document` holds the keys above except `now` and
+    `seconds`; `chunks` holds the entries of `now` by chunk.
+    """
 
     def __init__(self, folder: Path | None, runs: int, reused: int):
         self.path = None if folder is None else folder / NAME
-        self.clock, self.written = time.perf_counter(), -PAUSE
-        self.now: dict[Any, dict[str, Any]] = {}
-        self.told: dict[str, Any] = {
+        self.start_time = time.perf_counter()
+        self.last_write = -PAUSE  # in seconds since the start
+        self.chunks: dict[Any, dict[str, Any]] = {}
+        self.document: dict[str, Any] = {
             "state": "training",
             "began": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "runs": runs,
@@ -46,22 +60,21 @@ class Status:
             "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
             "host": socket.gethostname(),
         }
-        self.write(now=True)
+        self.write(immediately=True)
 
-    def write(self, now: bool = False, **changes: Any) -> None:
-        """Take over these changes, and write if it is time or must be."""
-        self.told |= changes
-        seconds = time.perf_counter() - self.clock
-        if self.path is None or (not now and seconds - self.written < PAUSE):
+    def write(self, immediately: bool = False, **changes: Any) -> None:
+        """Change these keys, and write the file unless that was done within the last second."""
+        self.document |= changes
+        seconds = time.perf_counter() - self.start_time
+        is_too_soon = seconds - self.last_write < PAUSE
+        if self.path is None or (is_too_soon and not immediately):
             return
-        self.written = seconds
-        text = json.dumps(
-            self.told | {"seconds": round(seconds, 3), "now": list(self.now.values())},
-            default=float,
-        )
-        # Not synced: it is worth nothing after a power cut. A full disk must not stop the sweep.
+        self.last_write = seconds
+        measured = {"seconds": round(seconds, 3), "now": list(self.chunks.values())}
+        text = json.dumps(self.document | measured, default=float)
+        # Not synced: it is useless after a power cut. A full disk must not stop the sweep.
         with contextlib.suppress(OSError):
-            unfinished = temporary(self.path)
+            unfinished = temporary_path(self.path)
             try:
                 unfinished.write_text(text)
                 unfinished.replace(self.path)
@@ -70,17 +83,74 @@ class Status:
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """What the folder's last sweep told about itself, or None."""
+    """The status of the last sweep in a folder; None if there is none or it is not valid."""
     try:
-        found = json.loads((folder / NAME).read_text())
-    except (OSError, ValueError):
+        document = json.loads((folder / NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
         return None
-    known = isinstance(found, dict) and all(
-        isinstance(found.get(name), int) for name in ("runs", "reused", "finished")
+    return document if isinstance(document, dict) and _is_valid(document) else None
+
+
+def _is_valid(document: dict[str, Any]) -> bool:
+    """Whether every key has a value of its type, so that the views need not check again."""
+    for name in ("runs", "reused", "finished"):
+        if not _is_number(document.get(name), int):
+            return False
+    for name in ("seconds", "left", "rate"):
+        if not _is_number(document.get(name, 0.0)) and document.get(name) is not None:
+            return False
+    for name in ("state", "began", "command", "host"):
+        if not isinstance(document.get(name, ""), str | None):
+            return False
+    began = document.get("began")
+    return (
+        "state" in document
+        and "seconds" in document
+        and (not began or _is_date(began))
+        and _are_texts(document.get("notes", []))
+        and _is_list_of(document.get("now"), _is_chunk)
+        and _is_list_of(document.get("failures", []), _is_failure)
     )
-    return found if known and isinstance(found.get("now"), list) else None
 
 
-def alive(folder: Path) -> bool:
-    """Whether a process trains into the folder at this moment."""
-    return holder(folder) is not None
+def _is_number(value: Any, kinds: Any = (int, float)) -> bool:
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        return False
+    return math.isfinite(value) and abs(value) < MAX_NUMBER
+
+
+def _is_date(text: str) -> bool:
+    try:
+        datetime.datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return False
+    return True
+
+
+def _is_list_of(values: Any, is_valid: Callable[[Any], bool]) -> bool:
+    return isinstance(values, list) and all(map(is_valid, values))
+
+
+def _are_texts(values: Any) -> bool:
+    return _is_list_of(values, lambda value: isinstance(value, str))
+
+
+def _is_chunk(chunk: Any) -> bool:
+    if not isinstance(chunk, dict) or not isinstance(chunk.get("phase"), str):
+        return False
+    numbers = [chunk.get(name) for name in ("runs", "step", "num_steps")]
+    has_counts = all(_is_number(number, int) for number in numbers) and chunk["num_steps"] > 0
+    score = chunk.get("score")
+    # A score may be NaN: training diverged.
+    return has_counts and (score is None or isinstance(score, int | float))
+
+
+def _is_failure(failure: Any) -> bool:
+    if not isinstance(failure, dict) or not isinstance(failure.get("reason"), str):
+        return False
+    return _are_texts(failure.get("runs"))
+
+
+def is_active(folder: Path) -> bool:
+    """Whether a process writes to the folder at this moment."""
+    return lock_owner(folder) is not None

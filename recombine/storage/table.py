@@ -1,9 +1,14 @@
-"""Rows of results as Parquet: whole at every moment, whatever is killed.
+"""Tables of results in Parquet files. They are valid at every moment, even if a process is killed.
 
-A `Table` is a folder (`rows/part-<hash of its bytes>.parquet`, `experiment.json`, `figures/NN-name.json`) while an
-experiment runs, or one packed `.parquet` file to keep. Every file is written under a temporary name, synced and
-renamed, so a reader never meets half of one. Rows are only added: where a run and step are there twice, the part that
-comes first by its contents counts, so a killed compaction or a second writer changes nothing.
+A `Table` is a folder while an experiment runs, or one packed `.parquet` file to keep:
+
+    rows/part-<hash of its bytes>.parquet
+    experiment.json
+    figures/NN-name.json
+
+Every file is written under a temporary name, synced and renamed, so that a reader never sees half a
+file. Rows are only added. If a run and step are there twice, the contents decide which row counts,
+so a killed compaction or a second writer does not change what is read.
 """
 
 from __future__ import annotations
@@ -21,9 +26,17 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from recombine.basics.atomic_io import held, replace, sweep_up, temporary
+from recombine.basics.atomic_io import (
+    remove_leftovers,
+    temporary_path,
+    write_atomically,
+    write_lock,
+)
 from recombine.basics.errors import InputError, require
 from recombine.storage import parquet
+
+MAX_READERS = 8  # threads that read parts
+MAX_READ_ATTEMPTS = 100  # if parts are compacted while they are read
 
 
 class Table:
@@ -33,66 +46,67 @@ class Table:
         self.path = Path(path)
         self.packed = self.path.suffix == ".parquet"
         try:
-            is_folder, is_file = self.path.is_dir(), self.path.is_file()
-        except (
-            OSError,
-            ValueError,
-        ) as error:  # a name that is too long, or holds what the system does not allow
-            raise InputError(f"{self.path} cannot be used ({error}): name another path") from error
+            is_folder = self.path.is_dir()
+            is_file = self.path.is_file()
+        except (OSError, ValueError) as error:  # the name is too long or has invalid characters
+            message = f"cannot use the path {self.path} ({error}): choose another path"
+            raise InputError(message) from error
         require(
             not (self.packed and is_folder),
-            f"{self.path} is a folder, and only files may end in .parquet: rename it or choose another path",
+            f"{self.path} is a folder, but .parquet is the ending of a file: choose another path",
         )
         require(
             self.packed or not is_file,
-            f"{self.path} is a file, not a folder of results: name a folder or a .parquet file",
+            f"{self.path} is a file, not a folder of results: choose a folder or a .parquet file",
         )
 
     def append(self, rows: pd.DataFrame) -> Path:
-        """Add rows and return the file that holds them; no existing part is ever touched."""
+        """Add rows and return the file that holds them. Existing parts are never changed."""
         require("run" in rows, f"rows for {self.path} need a column 'run'")
         if self.packed:
             self._pack(parquet.concat([self.read(), rows]), self._document())
             return self.path
-        return self._add(parquet.encode(rows))
+        return self._add_part(parquet.encode(rows))
 
     def compact(self) -> None:
-        """Put the rows of all parts into one; for who holds the table. Killed in between, it changes nothing."""
-        parts = self._parts()
+        """Merge all parts into one. Call it only while the table is `held`.
+
+        If it is killed, the rows that are read stay the same.
+        """
+        parts = self.parts()
         if self.packed or len(parts) < 2:
             return
-        whole = self._add(parquet.merge(self._load_all(None)))
-        for part in set(parts) - {whole}:
+        merged = self._add_part(parquet.merge(self._load_all(None)))
+        for part in set(parts) - {merged}:
             part.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Be the only process that writes here, or raise an `InputError` that says who does."""
-        with held(self.path):
-            sweep_up(
-                *(
-                    (self.path.parent,)
-                    if self.packed
-                    else (self.path, self.path / "rows", self.path / "figures")
-                )
-            )
+        """Lock the table for writing, or raise an `InputError` that names who holds the lock."""
+        with write_lock(self.path):
+            if self.packed:
+                remove_leftovers(self.path.parent)
+            else:
+                remove_leftovers(self.path, self.path / "rows", self.path / "figures")
             yield
 
     def num_parts(self) -> int:
-        """How many files hold the rows."""
-        return len(self._parts())
+        """The number of files that hold the rows."""
+        return len(self.parts())
 
     def read(self, columns: list[str] | None = None) -> pd.DataFrame:
-        """All rows, ordered by run and step; where a part lacks a column its rows are null there."""
-        wanted = None if columns is None else list(dict.fromkeys([*parquet.ORDER, *columns]))
+        """All rows, sorted by run and step; null where a part lacks a column."""
+        wanted = None
+        if columns is not None:
+            wanted = list(dict.fromkeys([*parquet.SORT_COLUMNS, *columns]))
         tables = self._load_all(wanted)
         if not tables:
             return pd.DataFrame(columns=columns)
         rows = parquet.join(tables)
         if columns is None:
             return rows
-        lost = [name for name in columns if name not in rows]
-        require(not lost, f"{self.path} has no column {', '.join(map(repr, lost))}")
+        missing = [name for name in columns if name not in rows]
+        require(not missing, f"{self.path} has no column {', '.join(map(repr, missing))}")
         return rows.loc[:, columns]
 
     def finished(self) -> set[str]:
@@ -100,71 +114,78 @@ class Table:
         return {run for part in self._load_all(["run"]) for run in part["run"].to_pylist()}
 
     def note(self, **meta: Any) -> None:
-        """Merge these keys into the experiment's metadata."""
+        """Set these keys of the experiment's metadata; the others stay."""
         self._save(self._document() | meta)
 
     def meta(self) -> dict[str, Any]:
-        """The experiment's metadata: what was run, by which command, with which versions."""
+        """The experiment's metadata: its settings, the command and the versions that made it."""
         document = self._document()
         if self.packed:
             document.pop("figures", None)
+        runs = document.get("shown", [])
+        if not isinstance(runs, list) or not all(isinstance(run, str) for run in runs):
+            del document["shown"]  # damaged: then all rows are shown
         return document
 
     def save_figures(self, figures: Mapping[str, str]) -> None:
-        """Keep these figures (name -> Plotly JSON), in this order, in place of any earlier ones."""
+        """Store figures (name -> Plotly JSON) in this order. Earlier figures are removed."""
         for name in figures:
             require(
                 re.fullmatch(r"[\w.-]+", name) is not None,
-                f"a figure's name is letters, digits, '.', '_' and '-', got {name!r}",
+                "the name of a figure must consist of letters, digits, '.', '_' and '-', "
+                f"got {name!r}",
             )
         if self.packed:
-            return self._save(self._document() | {"figures": dict(figures)})
-        kept = {
-            replace(self.path / "figures" / f"{number:02d}-{name}.json", text.encode())
-            for number, (name, text) in enumerate(figures.items())
-        }
-        for stale in set(self._figure_files()) - kept:
-            stale.unlink()
+            self._save(self._document() | {"figures": dict(figures)})
+            return
+        written = set()
+        for number, (name, text) in enumerate(figures.items()):
+            path = self.path / "figures" / f"{number:02d}-{name}.json"
+            written.add(write_atomically(path, text.encode()))
+        for outdated in set(self._figure_files()) - written:
+            outdated.unlink()
 
     def figures(self) -> dict[str, str]:
-        """The kept figures: name -> Plotly JSON."""
+        """The stored figures: name -> Plotly JSON."""
         if self.packed:
             return self._document().get("figures", {})
-        return {
-            file.stem.split("-", 1)[1]: file.read_text(encoding="utf-8")
-            for file in self._figure_files()
-        }
+        figures = {}
+        for file in self._figure_files():
+            _, name = file.stem.split("-", 1)
+            figures[name] = file.read_text(encoding="utf-8")
+        return figures
 
     def check_writable(self) -> None:
         """Raise an `InputError` unless rows can be written here; called before any work starts."""
         folder = self.path.parent if self.packed else self.path / "rows"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            probe = temporary(folder / "probe")
+            probe = temporary_path(folder / "probe")
             probe.touch(exist_ok=False)
             probe.unlink()
         except OSError as error:
             reason = error.strerror or error
-            raise InputError(
-                f"cannot write results to {self.path} ({reason}): name another path"
-            ) from error
+            message = f"cannot write results to {self.path} ({reason}): choose another path"
+            raise InputError(message) from error
 
-    def _add(self, data: bytes) -> Path:
-        return replace(self.path / "rows" / f"part-{parquet.digest(data)}.parquet", data)
+    def _add_part(self, data: bytes) -> Path:
+        return write_atomically(self.path / "rows" / f"part-{parquet.digest(data)}.parquet", data)
 
     def _load_all(self, wanted: list[str] | None) -> list[pa.Table]:
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            for _ in range(100):
-                parts = self._parts()
+        """The wanted columns of every part, or all columns."""
+        with ThreadPoolExecutor(min(MAX_READERS, os.cpu_count() or 1)) as pool:
+            for _ in range(MAX_READ_ATTEMPTS):
+                parts = self.parts()
                 tables = list(pool.map(lambda part: parquet.load(part, wanted), parts))
-                # A part that has gone was compacted while we read: its rows are in another one by now.
-                if set(self._parts()) >= set(parts):
+                # A part that is gone was compacted while we read: its rows are in a new part.
+                if set(self.parts()) >= set(parts):
                     return [table for table in tables if table is not None]
         raise InputError(
-            f"{self.path} changes faster than it can be read: try again when its writer has finished"
+            f"{self.path} changes faster than it can be read: try again when the sweep has ended"
         )
 
-    def _parts(self) -> list[Path]:
+    def parts(self) -> list[Path]:
+        """The files that hold the rows."""
         if self.packed:
             return [self.path] if self.path.exists() else []
         return sorted((self.path / "rows").glob("part-*.parquet"))
@@ -174,17 +195,16 @@ class Table:
         return sorted(files, key=lambda file: int(file.name.split("-")[0]))
 
     def _document(self) -> dict[str, Any]:
-        if self.packed:
-            text, source = parquet.metadata(self.path) if self.path.exists() else b"{}", self.path
-        else:
-            source = self.path / "experiment.json"
-            text = source.read_bytes() if source.exists() else b"{}"
+        """The metadata as stored; in a packed file the figures are part of it."""
+        source = self.path if self.packed else self.path / "experiment.json"
+        if not source.exists():
+            return {}
+        text = parquet.metadata(source) if self.packed else source.read_bytes()
         try:
             document = json.loads(text)
-        except ValueError as error:
-            raise InputError(
-                f"{source} is not JSON ({error}): move it away and run again"
-            ) from error
+        except (ValueError, RecursionError) as error:
+            message = f"{source} is not valid JSON ({error}): move it away and run again"
+            raise InputError(message) from error
         require(
             isinstance(document, dict), f"{source} is not a JSON object: move it away and run again"
         )
@@ -194,17 +214,17 @@ class Table:
         if self.packed:
             self._pack(self.read(), document)
         else:
-            text = json.dumps(document, indent=2, default=_plain)
-            replace(self.path / "experiment.json", text.encode())
+            text = json.dumps(document, indent=2, default=_to_json)
+            write_atomically(self.path / "experiment.json", text.encode())
 
     def _pack(self, rows: pd.DataFrame, document: dict[str, Any]) -> None:
-        # A file with metadata only still has the column that marks it as ours.
-        rows = rows if "run" in rows else pd.DataFrame({"run": pd.Series(dtype=str)})
-        replace(
-            self.path,
-            parquet.pack(parquet.sort(rows), json.dumps(document, default=_plain).encode()),
-        )
+        # `load` refuses a file without this column, so a file with metadata only has it, too.
+        if "run" not in rows:
+            rows = pd.DataFrame({"run": pd.Series(dtype=str)})
+        text = json.dumps(document, default=_to_json)
+        write_atomically(self.path, parquet.pack(parquet.sort(rows), text.encode()))
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
+    """A value that JSON does not know, such as a NumPy number or a path, as one that it knows."""
     return value.item() if isinstance(value, np.generic) else str(value)

@@ -1,4 +1,4 @@
-"""What is asked for: runs, sweeps, overrides by text, the parts that exist, and hashes of the code that runs depend on.
+"""Runs and sweeps: their fields, changes to them given as text, and the hashes that identify them.
 
 Nothing is trained or written here. Start with `run.py`.
 """

@@ -1,4 +1,4 @@
-"""Finds parts by scanning folders, and in a user's own file by their shape. There is no registry."""
+"""Finds built-in parts by scanning folders, and a user's by their methods. There is no registry."""
 
 import dataclasses
 import functools
@@ -19,49 +19,50 @@ FOLDERS = {
 }
 
 
-def names(folder: str) -> list[str]:
+def module_names(folder: str) -> list[str]:
     """The modules in one of the folders of parts, without importing them."""
     return sorted(info.name for info in pkgutil.iter_modules([str(PACKAGE / "parts" / folder)]))
 
 
-def part(name: str) -> type | None:
-    """The part of this class name, importing only its own file."""
+def find_part(name: str) -> type | None:
+    """The built-in part with this class name, or None. Only its file is imported."""
     for folder in FOLDERS.values():
-        for stem in names(folder):
-            if stem.replace("_", "") == name.lower():
-                return getattr(
-                    importlib.import_module(f"recombine.parts.{folder}.{stem}"), name, None
-                )
+        for module_name in module_names(folder):
+            if _holds(module_name, name):
+                return getattr(_import(folder, module_name), name, None)
     return None
 
 
 @functools.cache
 def parts() -> dict[str, dict[str, type]]:
-    """Every part of ours: kind -> class name -> class."""
-    found = {}
+    """Every built-in part: kind -> class name -> class."""
+    by_kind: dict[str, dict[str, type]] = {}
     for kind, folder in FOLDERS.items():
-        modules = [
-            importlib.import_module(f"recombine.parts.{folder}.{stem}") for stem in names(folder)
-        ]
-        found[kind] = {
-            name: cls
-            for module in modules
-            for name, cls in parts_of(module).get(kind, {}).items()
-            if name.lower() == module.__name__.rpartition(".")[2].replace("_", "")
-        }
-    return found
+        by_kind[kind] = {}
+        for module_name in module_names(folder):
+            classes = parts_of(_import(folder, module_name)).get(kind, {})
+            for name, cls in classes.items():
+                if _holds(module_name, name):
+                    by_kind[kind][name] = cls
+    return by_kind
 
 
 def parts_of(module: ModuleType) -> dict[str, dict[str, type]]:
-    """The parts that a module defines itself: kind -> class name -> class."""
-    found: dict[str, dict[str, type]] = {}
+    """The parts that a module itself defines: kind -> class name -> class."""
+    by_kind: dict[str, dict[str, type]] = {}
     for name, cls in vars(module).items():
-        if (
-            isinstance(cls, type)
-            and dataclasses.is_dataclass(cls)
-            and cls.__module__ == module.__name__
-        ):
-            kind = kind_of(cls)
-            if kind is not None:
-                found.setdefault(kind, {})[name] = cls
-    return found
+        if not isinstance(cls, type) or cls.__module__ != module.__name__:
+            continue
+        kind = kind_of(cls) if dataclasses.is_dataclass(cls) else None
+        if kind is not None:
+            by_kind.setdefault(kind, {})[name] = cls
+    return by_kind
+
+
+def _holds(module_name: str, class_name: str) -> bool:
+    """Whether a module is the one of a part: `few_shot` is the module of `FewShot`."""
+    return module_name.replace("_", "") == class_name.lower()
+
+
+def _import(folder: str, module_name: str) -> ModuleType:
+    return importlib.import_module(f"recombine.parts.{folder}.{module_name}")

@@ -1,5 +1,7 @@
-"""`--set model.widths=256,256 encoding=FewShot`: settings as text, applied to every run of a sweep; those of a computed
-experiment are arguments of its `cells`."""
+"""Settings given as text, as in `--set model.widths=256,256 encoding=FewShot`.
+
+They change fields of every run of a sweep, or arguments of `cells` in a computed experiment.
+"""
 
 import ast
 import dataclasses
@@ -10,160 +12,185 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from recombine.basics.errors import InputError, require
-from recombine.basics.suggest import nearest
-from recombine.parts.field_checks import hints
+from recombine.basics.suggest import did_you_mean
+from recombine.parts.field_checks import field_types
 from recombine.sweeps import discovery
-from recombine.sweeps.run import Run, put
+from recombine.sweeps.run import Run, replace_fields
+
+PartsByKind = Mapping[str, Mapping[str, type]]  # kind -> class name -> class
 
 MAX_RUNS = 100_000  # of a sweep
-UNREADABLE = (
-    ValueError,
-    TypeError,
-    SyntaxError,
-    MemoryError,
-    RecursionError,
-)  # as Python's own parser says it
+# What Python's parser may raise for a text that is not a literal or a call.
+PARSE_ERRORS = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)
+EXPECTED_VALUES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
 def apply(
-    runs: Iterable[Run],
-    settings: Iterable[str],
-    own: Mapping[str, Mapping[str, type]] | None = None,
+    runs: Iterable[Run], settings: Iterable[str], user_parts: PartsByKind | None = None
 ) -> list[Run]:
-    """Set fields by text in all runs that have them; runs that become equal are kept once."""
+    """Change fields in all runs that have them. Runs that become equal are kept once."""
     runs = list(runs)
     changes: list[dict[str, Any]] = [{} for _ in runs]
     for setting in settings:
-        path, text = _cut(setting, "field=value, model.widths=256,256 say")
-        # A sweep over encodings has num_pairs in some runs only: setting it there is what the user means.
+        path, text = _split(setting, "field=value, for example model.widths=256,256")
+        # In a sweep over encodings only some runs have num_pairs: the others keep their fields.
         errors = []
-        for run, change in zip(runs, changes, strict=True):
+        for run, changes_of_run in zip(runs, changes, strict=True):
             try:
-                hint = _hint(run, path, change)
+                hint = _field_hint(run, path, changes_of_run)
             except InputError as error:
                 errors.append(error)
             else:
-                change[path] = value(text, hint, own or {})
+                changes_of_run[path] = parse_value(text, hint, user_parts or {})
         if errors and len(errors) == len(runs):
             raise next((error for error in errors if "did you mean" in str(error)), errors[0])
-    return list(dict.fromkeys(map(put, runs, changes)))
+    changed = map(replace_fields, runs, changes)
+    return list(dict.fromkeys(changed))
 
 
-def arguments(function: Callable[..., Any], settings: Iterable[str], told: str) -> dict[str, Any]:
-    """Settings of a computed experiment: the arguments of its `cells(scale, …)` that have a default, by text."""
-    found = inspect.signature(function).parameters.items()
-    known = {name: one.default for name, one in found if one.default is not one.empty}
-    given: dict[str, Any] = {}
+def cell_arguments(
+    cells: Callable[..., Any], settings: Iterable[str], experiment: str
+) -> dict[str, Any]:
+    """The arguments of a computed experiment's `cells(scale, …)` that these settings change.
+
+    An argument can be set if it has a default; its value must have the default's type.
+    """
+    defaults: dict[str, Any] = {}
+    for name, parameter in inspect.signature(cells).parameters.items():
+        if parameter.default is not parameter.empty:
+            defaults[name] = parameter.default
+    arguments: dict[str, Any] = {}
     for setting in settings:
         require(
-            bool(known), f"{told} is computed, not trained: it has no settings, leave out --set"
+            bool(defaults),
+            f"{experiment} is computed, not trained, and has no settings: leave out --set",
         )
-        name, text = _cut(setting, "name=value")
-        if name not in known:
-            raise InputError(f"{told} has no setting {name!r}: {nearest(name, known)}")
-        kind = type(known[name])
-        read = value(text, kind, {})
-        read = float(read) if kind is float and type(read) is int else read
-        wanted = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
-        require(
-            type(read) is kind,
-            f"{told}: {name} must be {wanted.get(kind, kind.__name__)}, got {text!r}",
-        )
-        given[name] = read
-    return given
+        name, text = _split(setting, "name=value")
+        if name not in defaults:
+            raise InputError(
+                f"{experiment} has no setting {name!r}: {did_you_mean(name, defaults)}"
+            )
+        kind = type(defaults[name])
+        value = parse_value(text, kind, {})
+        if kind is float and type(value) is int:
+            value = float(value)
+        expected = EXPECTED_VALUES.get(kind, kind.__name__)
+        require(type(value) is kind, f"{experiment}: {name} must be {expected}, got {text!r}")
+        arguments[name] = value
+    return arguments
 
 
-def _cut(setting: str, reads: str) -> tuple[str, str]:
-    """The name and the text of a setting."""
+def _split(setting: str, expected: str) -> tuple[str, str]:
+    """The name and the value of a setting, both as text."""
     name, equals, text = (word.strip() for word in setting.partition("="))
     if not equals or not name:
-        raise InputError(f"a setting reads {reads}; got {setting!r}")
+        raise InputError(f"a setting must have the form {expected}; got {setting!r}")
     return name, text
 
 
 def reseed(runs: Iterable[Run], num_seeds: int) -> list[Run]:
-    """The same sweep with seeds 0 to num_seeds - 1 in place of its own."""
+    """The same sweep with the seeds 0 to num_seeds - 1 in place of its own."""
     if num_seeds < 1:
         raise InputError(f"the number of seeds must be at least 1, got {num_seeds}")
     unseeded = dict.fromkeys(dataclasses.replace(run, seed=0) for run in runs)
+    max_seeds = MAX_RUNS // max(len(unseeded), 1)
     require(
         len(unseeded) * num_seeds <= MAX_RUNS,
-        f"{num_seeds} seeds of {len(unseeded)} settings are too many runs: lower --seeds to at most "
-        f"{MAX_RUNS // max(len(unseeded), 1)}",
+        f"{num_seeds} seeds make {len(unseeded) * num_seeds} runs, more than {MAX_RUNS}: "
+        f"use at most --seeds {max_seeds}",
     )
     return [dataclasses.replace(run, seed=seed) for run in unseeded for seed in range(num_seeds)]
 
 
-def _hint(part: Any, path: str, change: Mapping[str, Any]) -> Any:
-    """The annotation of the field at a path, reaching into a part that an earlier setting puts there."""
+def _field_hint(part: Any, path: str, changes: Mapping[str, Any]) -> Any:
+    """The annotation of the field at a dotted path, after the changes of earlier settings."""
     name, _, rest = path.partition(".")
-    known = hints(type(part)) if dataclasses.is_dataclass(part) else {}
+    known = field_types(type(part)) if dataclasses.is_dataclass(part) else {}
     if name not in known:
-        raise InputError(f"{type(part).__name__} has no field {name!r}: {nearest(name, known)}")
-    return _hint(change.get(name, getattr(part, name)), rest, {}) if rest else known[name]
+        raise InputError(
+            f"{type(part).__name__} has no field {name!r}: {did_you_mean(name, known)}"
+        )
+    if not rest:
+        return known[name]
+    inner_part = changes.get(name, getattr(part, name))
+    return _field_hint(inner_part, rest, {})
 
 
-def value(text: str, hint: Any, own: Mapping[str, Mapping[str, type]]) -> Any:
-    """Read a value as the field's annotation asks for it; the field's own part checks the rest."""
-    if getattr(hint, "_is_protocol", False):
-        return _part(text, hint.__name__.lower(), own)
+def parse_value(text: str, hint: Any, user_parts: PartsByKind) -> Any:
+    """A value of the type that a field is annotated with. The part checks the value later."""
+    if _is_protocol(hint):
+        return _parse_part(text, hint.__name__.lower(), user_parts)
     if typing.get_origin(hint) is tuple:
-        inner = typing.get_args(hint)[0]
-        if getattr(inner, "_is_protocol", False):
-            return tuple(value(item, inner, own) for item in _items(text))
-        read = _literal(text.replace("x", ",") if re.fullmatch(r"\d+(x\d+)*", text) else text)
-        return read if isinstance(read, tuple) else (read,)
+        return _parse_tuple(text, typing.get_args(hint)[0], user_parts)
     if hint is str:
         return text
-    return text.lower() == "true" if text.lower() in ("true", "false") else _literal(text)
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    return _parse_literal(text)
 
 
-def _items(text: str) -> list[str]:
-    """`A, B(x=1, y=(2, 3))` cut at its outer commas."""
+def _is_protocol(hint: Any) -> bool:
+    return getattr(hint, "_is_protocol", False)
+
+
+def _parse_tuple(text: str, item_hint: Any, user_parts: PartsByKind) -> tuple[Any, ...]:
+    """`256,256`, `256x256` or, for a tuple of parts, `LinearDecodability, Distance`."""
+    if _is_protocol(item_hint):
+        return tuple(parse_value(item, item_hint, user_parts) for item in _split_at_commas(text))
+    if re.fullmatch(r"\d+(x\d+)*", text):
+        text = text.replace("x", ",")
+    value = _parse_literal(text)
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _split_at_commas(text: str) -> list[str]:
+    """`A, B(x=1, y=(2, 3))` split at its outer commas."""
     try:
-        call = _call(text)
+        call = _parse_call(text)
         if call.keywords:
             raise SyntaxError
         return [ast.unparse(item) for item in call.args]
-    except UNREADABLE:
-        raise InputError(f"cannot read {text!r}: write parts with commas between them") from None
+    except PARSE_ERRORS:
+        raise InputError(f"cannot parse {text!r}: separate the parts with commas") from None
 
 
-def _call(text: str) -> ast.Call:
-    """The arguments in a text, as those of a call."""
-    call = ast.parse(f"f({text})", mode="eval").body
-    if not isinstance(call, ast.Call) or not isinstance(
-        call.func, ast.Name
-    ):  # f(a).b(c) is a call of another thing
+def _parse_call(arguments: str) -> ast.Call:
+    """The syntax tree of a call with these arguments."""
+    call = ast.parse(f"f({arguments})", mode="eval").body
+    # A text such as `a).b(c` would make a call of something else.
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
         raise SyntaxError
     return call
 
 
-def _literal(text: str) -> Any:
+def _parse_literal(text: str) -> Any:
+    """A number, tuple or other literal; the text itself if it is none."""
     try:
         return ast.literal_eval(text)
-    except UNREADABLE:
+    except PARSE_ERRORS:
         return text
 
 
-def _part(text: str, kind: str, own: Mapping[str, Mapping[str, type]]) -> Any:
-    """`FewShot` or `FewShot(num_pairs=20)`: a part by its class name, with fields if wanted."""
-    known = {**discovery.parts().get(kind, {}), **own.get(kind, {})}
+def _parse_part(text: str, kind: str, user_parts: PartsByKind) -> Any:
+    """A part from its class name and optional fields: `FewShot` or `FewShot(num_pairs=20)`."""
+    known = {**discovery.parts().get(kind, {}), **user_parts.get(kind, {})}
     match = re.fullmatch(r"(\w+)\s*(?:\((.*)\))?", text, re.DOTALL)
-    if match is None or match[1] not in known:
-        name = match[1] if match else text
-        raise InputError(f"there is no {kind} {name!r}: {nearest(name, known)}")
-    cls = known[match[1]]
+    class_name = match[1] if match else text
+    if match is None or class_name not in known:
+        raise InputError(f"there is no {kind} {class_name!r}: {did_you_mean(class_name, known)}")
+    cls = known[class_name]
     try:
-        call = _call(match[2] or "")
+        call = _parse_call(match[2] or "")
         fields = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
         if call.args or len(fields) < len(call.keywords):
             raise SyntaxError
-    except UNREADABLE:
+    except PARSE_ERRORS:
         raise InputError(
-            f"cannot read {text!r}: write {match[1]}(field=value, …), each field once"
+            f"cannot parse {text!r}: write {class_name}(field=value, …) with each field once"
         ) from None
     for name in fields:
-        if name not in hints(cls):
-            raise InputError(f"{cls.__name__} has no field {name!r}: {nearest(name, hints(cls))}")
+        if name not in field_types(cls):
+            raise InputError(
+                f"{class_name} has no field {name!r}: {did_you_mean(name, field_types(cls))}"
+            )
     return cls(**fields)  # pyright: ignore[reportCallIssue]

@@ -1,7 +1,7 @@
-"""A run: everything that one training run is, as one frozen value. Sweeps are cartesian products of such values.
+"""A run: the complete description of one training run, as a frozen dataclass.
 
-Two runs share a compiled program when their `structure` is equal; what may differ inside one program is the seed, the
-support, the held-out fraction and every field annotated `Knob`.
+A sweep is a list of runs. Two runs share a compiled program if their `structure` is equal. Within a
+program, runs may differ in the seed, the support, `frac_test` and every field annotated `Knob`.
 """
 
 import dataclasses
@@ -15,33 +15,43 @@ from typing import Any
 import numpy as np
 
 from recombine.basics.errors import InputError, require
-from recombine.basics.suggest import nearest
+from recombine.basics.suggest import did_you_mean
 from recombine.parts.diagnostics.linear_decodability import LinearDecodability
 from recombine.parts.encodings.few_shot import FewShot
 from recombine.parts.encodings.identity import Identity
 from recombine.parts.families.hyperteacher import Hyperteacher
-from recombine.parts.field_checks import Knob, added_fields, check, hints, is_knob
+from recombine.parts.field_checks import Knob, added_fields, check, field_types, is_knob
 from recombine.parts.models.mlp import MLP
-from recombine.parts.protocols import Diagnostic, Encoding, Family, Model, Recipe, Support, kind_of
+from recombine.parts.protocols import (
+    Diagnostic,
+    Encoding,
+    Family,
+    Model,
+    Recipe,
+    Support,
+    has_graph,
+    kind_of,
+)
 from recombine.parts.recipes.fast import Fast
 from recombine.parts.recipes.paper import Paper
 from recombine.parts.supports.random import Random
-from recombine.sweeps.code_hash import fields, of_class
+from recombine.sweeps.canonical_fields import canonical_fields
+from recombine.sweeps.code_hash import hash_of_class
 
-NUMERICS = 3  # raise it when a change to the trainer changes results: older rows are then never taken for new ones
+# Raise it when a change to the trainer changes results. Rows from before are then never reused.
+NUMERICS = 3
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training run. `Run()` takes seconds on a laptop; `paper()` is the paper's."""
+    """One training run. `Run()` takes seconds on a laptop; `paper()` is the setup of the paper."""
 
     family: Family = Hyperteacher(num_modules=8)
     support: Support = Random()
     encoding: Encoding = Identity()
     model: Model = MLP(widths=(128, 128, 128))
-    recipe: Recipe = Fast(
-        0.04, 0.1, vector_rate=0.2
-    )  # a higher rate suits small networks and short runs
+    # Small networks and short runs need higher learning rates than the recipe's defaults.
+    recipe: Recipe = Fast(0.04, 0.1, vector_rate=0.2)
     diagnostics: tuple[Diagnostic, ...] = (LinearDecodability(),)
     frac_test: Knob = 0.25
     seed: int = 0
@@ -49,10 +59,9 @@ class Run:
     num_evals: int = 4
     num_tasks: int = 64  # tasks in a batch
     num_points: int = 8  # points of each task in a batch
-    num_eval_tasks: int = 512  # on each side
-    num_eval_points: int = (
-        16  # the paper's; with fewer, R2 against a task's own mean is biased downwards
-    )
+    num_eval_tasks: int = 512  # of each side of the split
+    # As in the paper. With fewer points, R2 against a task's own mean is biased downwards.
+    num_eval_points: int = 16
 
     def __post_init__(self):
         check(
@@ -63,73 +72,100 @@ class Run:
             num_tasks=1,
             num_points=1,
             num_eval_tasks=1,
-            num_eval_points=2,
+            num_eval_points=1 if getattr(self.family, "deterministic", False) else 2,
         )
         require(
             0 < self.frac_test < 1,  # also refuses NaN
-            f"frac_test must lie strictly between 0 and 1, got {self.frac_test}: 0.25 holds out a quarter of the tasks",
+            f"frac_test must be greater than 0 and less than 1, got {self.frac_test}; "
+            "for example, 0.25 holds out a quarter of the tasks",
         )
         require(self.seed < 2**32, f"seed must be below 2**32, got {self.seed}")
         require(
             self.num_steps % self.num_evals == 0,
-            f"num_steps={self.num_steps} must be a multiple of num_evals={self.num_evals}",
+            f"num_steps={self.num_steps} must be a multiple of num_evals={self.num_evals}, so that "
+            "evaluations are evenly spaced: change one of the two",
         )
+        self._check_points()
+        self._check_parts()
+
+    def _check_points(self) -> None:
+        """Raise an `InputError` if the points do not fit whole episodes or the model's context."""
         horizon = getattr(self.family, "horizon", 1)
         for name in ("num_points", "num_eval_points"):
             value = getattr(self, name)
             require(
                 value % horizon == 0,
-                f"{name}={value} must be a multiple of {horizon}: {type(self.family).__name__}'s points come in "
-                f"episodes of {horizon} steps; set num_points={horizon} and num_eval_points={horizon}, say",
+                f"{name}={value} must be a multiple of {horizon}, the length of an episode of "
+                f"{type(self.family).__name__}; for example, set num_points={horizon} and "
+                f"num_eval_points={horizon}",
             )
+        uses_points_together = getattr(self.model, "together", False)
         require(
-            not getattr(self.model, "together", False)
-            or self.num_eval_points % self.num_points == 0,
-            f"num_eval_points={self.num_eval_points} must be a multiple of num_points={self.num_points}: "
-            f"{type(self.model).__name__} sees the points of a task together, as many at a time as in training",
+            not uses_points_together or self.num_eval_points % self.num_points == 0,
+            f"num_eval_points={self.num_eval_points} must be a multiple of "
+            f"num_points={self.num_points}: {type(self.model).__name__} sees the points of a task "
+            "together, in evaluation as many at a time as in training",
         )
+
+    def _check_parts(self) -> None:
+        """Raise an `InputError` if a part is not frozen, of another kind, or shares its columns."""
         for kind in ("family", "support", "encoding", "model", "recipe"):
             part = getattr(self, kind)
-            frozen = getattr(type(part), "__dataclass_params__", None)
+            dataclass_params = getattr(type(part), "__dataclass_params__", None)
             require(
-                frozen is not None and frozen.frozen,
-                f"Run.{kind} must be a frozen dataclass's instance, {kind}=Name() and not {kind}=Name; got {part!r}",
+                dataclass_params is not None and dataclass_params.frozen,
+                f"Run.{kind} must be an instance of a frozen dataclass, as in {kind}=Name(); "
+                f"got {part!r}",
             )
             require(
                 kind_of(part) == kind,
-                f"Run.{kind} must be a {kind}, got {part!r}, a {kind_of(part)}",
+                f"Run.{kind} must be a {kind}, got {part!r}, which is a {kind_of(part)}",
             )
+        self._check_graph()
         labels = [label(diagnostic) for diagnostic in self.diagnostics]
         require(
             len(set(labels)) == len(labels),
-            f"two diagnostics would write to the same columns: {labels}",
+            f"two diagnostics would write to the same columns: {', '.join(labels)}",
         )
+
+    def _check_graph(self) -> None:
+        """Raise an `InputError` if a part needs a computation graph that the family lacks."""
+        needing = [part for part in self.diagnostics if getattr(part, "needs_graph", False)]
+        needing += [self.model] if getattr(self.model, "needs_nodes", False) else []
+        for part in needing:
+            require(
+                has_graph(self.family),
+                f"{type(part).__name__} needs the steps of a computation, but "
+                f"{type(self.family).__name__} has no graph: choose a family with one, such as "
+                "Chain",
+            )
 
 
 def paper(**changes: Any) -> Run:
-    """The paper's default: M=16, K=3, a 4x1024 MLP, AdamW for 300,000 steps of 128 tasks x 16 points."""
-    return dataclasses.replace(
-        Run(
-            family=Hyperteacher(),
-            model=MLP(),
-            recipe=Paper(),
-            diagnostics=(LinearDecodability(), LinearDecodability(paper=True)),
-            num_steps=300_000,
-            num_evals=10,
-            num_tasks=128,
-            num_points=16,
-            num_eval_tasks=1024,
-        ),
-        **changes,
+    """The default setup of the paper: 16 modules, up to 3 of them active, and a 4x1024 MLP.
+
+    It trains with AdamW for 300,000 steps of 128 tasks x 16 points.
+    """
+    run = Run(
+        family=Hyperteacher(),
+        model=MLP(),
+        recipe=Paper(),
+        diagnostics=(LinearDecodability(), LinearDecodability(paper=True)),
+        num_steps=300_000,
+        num_evals=10,
+        num_tasks=128,
+        num_points=16,
+        num_eval_tasks=1024,
     )
+    return dataclasses.replace(run, **changes)
 
 
 def paper_fast(**changes: Any) -> Run:
-    """The architecture and tasks of `paper()` with the fast recipe: 8,000 steps of 512 tasks x 4 points.
+    """The family and model of `paper()` with the fast recipe: 8,000 steps of 512 tasks x 4 points.
 
-    It reaches the score of `paper()` with a similar network: experiment `faithful_recipe`. With
-    `paper_fast(encoding=FewShot())` there are 16,000 steps at a lower rate; `sweep(paper_fast(), encoding=[…])` does
-    not know that, so call it once for each encoding.
+    Experiment `faithful_recipe` compares its scores with those of `paper()`. With a `FewShot`
+    encoding it has 16,000 steps and a lower learning rate. `sweep(paper_fast(), encoding=[…])` does
+    not change these two, so call `paper_fast` once for each encoding.
     """
     recipe = Fast(0.02, 0.05, vector_rate=0.1)
     num_steps = 8000
@@ -141,168 +177,206 @@ def paper_fast(**changes: Any) -> Run:
 
 
 def sweep(base: Run, **axes: Iterable[Any]) -> list[Run]:
-    """The cartesian product of the axes, the last one fastest. `model__widths=[…]` reaches a part's field."""
-    paths = [name.replace("__", ".") for name in axes]
+    """A run for every combination of the given values of fields; the last field varies fastest.
+
+    `sweep(Run(), model__widths=[(32,), (64,)], seed=range(3))` gives six runs. A double underscore
+    leads to a field of a part.
+    """
+    require(
+        isinstance(base, Run),
+        f"a sweep starts from a Run, got {base!r}: for example, sweep(Run(), seed=range(3))",
+    )
     for name, values in axes.items():
-        require(isinstance(values, Iterable), f"an axis of a sweep is a list: {name}=[{values!r}]")
+        require(
+            isinstance(values, Iterable),
+            f"the values of a field in a sweep must be a list, for example {name}=[{values!r}]",
+        )
+    paths = [name.replace("__", ".") for name in axes]
     return [
-        put(base, dict(zip(paths, values, strict=True)))
+        replace_fields(base, dict(zip(paths, values, strict=True)))
         for values in itertools.product(*axes.values())
     ]
 
 
-def put(part: Any, changes: Mapping[str, Any]) -> Any:
-    """The same run (or part) with the fields at dotted paths replaced, all at once: only the result must be valid."""
-    known = hints(type(part)) if dataclasses.is_dataclass(type(part)) else {}
+def replace_fields(part: Any, changes: Mapping[str, Any]) -> Any:
+    """A copy of a run or part with other values at dotted paths such as `model.widths`.
+
+    All changes are made at once, so only the result must be valid.
+    """
+    known = field_types(type(part)) if dataclasses.is_dataclass(type(part)) else {}
     values: dict[str, Any] = {}
-    inner: dict[str, dict[str, Any]] = {}
+    changes_of_parts: dict[str, dict[str, Any]] = {}
     for path, value in changes.items():
         name, _, rest = path.partition(".")
         if name not in known:
-            raise InputError(f"{type(part).__name__} has no field {name!r}: {nearest(name, known)}")
+            raise InputError(
+                f"{type(part).__name__} has no field {name!r}: {did_you_mean(name, known)}"
+            )
         if rest:
-            inner.setdefault(name, {})[rest] = value
+            changes_of_parts.setdefault(name, {})[rest] = value
         else:
             values[name] = value
-    # A part first and then its fields, so that both can be changed together.
-    values |= {
-        name: put(values.get(name, getattr(part, name)), deeper) for name, deeper in inner.items()
-    }
+    # A new part first, then its fields, so that both can be changed together.
+    for name, inner_changes in changes_of_parts.items():
+        inner_part = values.get(name, getattr(part, name))
+        values[name] = replace_fields(inner_part, inner_changes)
     return dataclasses.replace(part, **values)  # pyright: ignore[reportArgumentType]
 
 
+put = replace_fields  # its earlier name, for one release
+
+
 def label(diagnostic: Diagnostic) -> str:
-    """The name under which a diagnostic's metrics are stored."""
+    """The prefix of a diagnostic's columns."""
     return getattr(diagnostic, "label", type(diagnostic).__name__)
 
 
 def structure(run: Run) -> Run:
-    """The run with everything blanked that may differ within one compiled program."""
+    """The run with None in place of everything that may differ within one compiled program."""
     blank = _map_fields(run, lambda path, hint, value: None if is_knob(hint) else value)
     return _with(blank, seed=None, support=None)
 
 
 def knobs(run: Run) -> dict[str, float]:
-    """The values that `structure` blanks and the program needs, by dotted path."""
-    found = {}
+    """The values that `structure` removes and the program needs, by dotted path."""
+    values = {}
 
-    def note(path, hint, value):
+    def collect(path: str, hint: Any, value: Any) -> Any:
         if is_knob(hint):
-            found[path] = value
+            values[path] = value
         return value
 
-    _map_fields(
-        _with(run, support=None), note
-    )  # supports and fractions are spent on the host, in the split
-    del found["frac_test"]
-    return found
+    # The host uses the support and frac_test to split the tasks; the program needs neither.
+    _map_fields(_with(run, support=None), collect)
+    del values["frac_test"]
+    return values
 
 
-def restore(blank: Run, values: Mapping[str, Any]) -> Run:
-    """A structure with its knobs put back, as numbers or as traced scalars."""
+def restore_knobs(blank: Run, values: Mapping[str, Any]) -> Run:
+    """A structure with the values of its knobs, as numbers or as traced scalars."""
     return _map_fields(
         blank, lambda path, hint, value: values.get(path, value) if is_knob(hint) else value
     )
 
 
 def describe(run: Run) -> dict[str, Any]:
-    """The run as flat columns: class names of its parts and every field under its dotted path."""
+    """The run as flat columns: class names of its parts, and every field by its dotted path."""
     columns: dict[str, Any] = {}
 
     def visit(prefix: str, part: Any) -> None:
-        for name in hints(type(part)):
+        for name in field_types(type(part)):
             value = getattr(part, name)
-            if isinstance(value, tuple) and any(map(dataclasses.is_dataclass, value)):
+            if _is_tuple_of_parts(value):
                 columns[prefix + name] = ", ".join(type(item).__name__ for item in value)
             elif dataclasses.is_dataclass(value):
                 columns[prefix + name] = type(value).__name__
                 visit(f"{prefix}{name}.", value)
             else:
-                columns[prefix + name] = _plain(value)
+                columns[prefix + name] = _column_value(value)
 
     visit("", run)
     return columns
 
 
+def _column_value(value: Any) -> Any:
+    """A field's value as it is stored in a column; widths (128, 128) become 128x128."""
+    if not isinstance(value, tuple):
+        return value
+    if all(isinstance(item, int) for item in value):
+        return "x".join(str(item) for item in value)
+    return repr(value)
+
+
 def to_json(part: Any) -> Any:
-    """A run or part as plain JSON values, just as they are: what travels, and what is saved beside a network."""
-    return _to_json(part, lambda part: {name: getattr(part, name) for name in hints(type(part))})
+    """A run or part as JSON values, with all its fields, for workers and for saved networks."""
+    return _to_json(part, _all_fields)
+
+
+def _all_fields(part: Any) -> dict[str, Any]:
+    return {name: getattr(part, name) for name in field_types(type(part))}
 
 
 def from_json(value: Any, parts: Mapping[str, type]) -> Any:
-    """Rebuild what `to_json` wrote from the classes given by name; never imports anything."""
+    """Rebuild what `to_json` wrote, from classes given by name. Nothing is imported."""
     if isinstance(value, list):
         return tuple(from_json(item, parts) for item in value)
     if not isinstance(value, dict):
         return value
     name = value["part"]
     if name not in parts:
-        raise InputError(f"the part {name!r} is not known here: pass its class in parts=[…]")
-    fields = {k: from_json(v, parts) for k, v in value.items() if k in hints(parts[name])}
-    return parts[name](
-        **(added_fields(parts[name]) | fields)
-    )  # a text from before a field was added lacks it
+        raise InputError(f"unknown part {name!r}: pass its class in parts=[…]")
+    cls = parts[name]
+    values = dict(added_fields(cls))  # JSON from before a field was added lacks it
+    for field in field_types(cls):
+        if field in value:
+            values[field] = from_json(value[field], parts)
+    return cls(**values)
 
 
 def identity(run: Run) -> str:
-    """The run's content hash: equal for equal runs, different whenever something that changes results differs."""
-    text = json.dumps([NUMERICS, _to_json(run, fields)], sort_keys=True)
+    """The run's content hash: equal for equal runs, different if anything changes the results."""
+    text = json.dumps([NUMERICS, _to_json(run, canonical_fields)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _to_json(part: Any, values_of: Callable[[Any], dict[str, Any]]) -> Any:
-    if dataclasses.is_dataclass(part) and not isinstance(part, type):
-        cls, values = type(part), values_of(part)
-        own = {} if cls.__module__.startswith("recombine.") else {"code": of_class(cls)}
-        taken = {"part", "code"} & values.keys()
-        require(
-            not taken,
-            f"{cls.__name__} has a field {' and '.join(taken)}, a name that is taken: call it otherwise",
-        )
-        return (
-            {"part": cls.__name__}
-            | own
-            | {name: _to_json(value, values_of) for name, value in values.items()}
-        )
-    if isinstance(part, (tuple, list)):
-        return [_to_json(item, values_of) for item in part]
-    part = part.item() if isinstance(part, np.generic) else part
-    told = (
-        f"a part's fields are numbers, texts, None, tuples of these and other parts, got {part!r}"
+def _to_json(value: Any, fields_of: Callable[[Any], dict[str, Any]]) -> Any:
+    """A run, a part or a field's value as JSON values; `fields_of` gives the fields of a part."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _part_to_json(value, fields_of)
+    if isinstance(value, (tuple, list)):
+        return [_to_json(item, fields_of) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    require(
+        value is None or isinstance(value, (bool, int, float, str)),
+        "a field of a part must be a number, text, None, another part or a tuple of these, "
+        f"got {value!r}",
     )
-    require(part is None or isinstance(part, (bool, int, float, str)), told)
-    return part
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return (
-            "x".join(str(item) for item in value)
-            if all(isinstance(v, int) for v in value)
-            else repr(value)
-        )
     return value
 
 
-def _map_fields(part: Any, change: Any, prefix: str = "") -> Any:
+def _part_to_json(part: Any, fields_of: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+    """A part as its class name, the hash of its code if it is the user's, and its fields."""
+    cls = type(part)
+    result: dict[str, Any] = {"part": cls.__name__}
+    if not cls.__module__.startswith("recombine."):
+        result["code"] = hash_of_class(cls)
+    for name, value in fields_of(part).items():
+        require(
+            name not in ("part", "code"),
+            f"{cls.__name__} has a field {name!r}, which is a reserved name: rename the field",
+        )
+        result[name] = _to_json(value, fields_of)
+    return result
+
+
+def _map_fields(part: Any, change: Callable[[str, Any, Any], Any], prefix: str = "") -> Any:
+    """A copy of a part with `change(path, hint, value)` for every field of it and of its parts."""
     values = {}
-    for name, hint in hints(type(part)).items():
+    for name, hint in field_types(type(part)).items():
         value = getattr(part, name)
+        path = prefix + name
         if dataclasses.is_dataclass(value):
-            values[name] = _map_fields(value, change, f"{prefix}{name}.")
-        elif isinstance(value, tuple) and any(map(dataclasses.is_dataclass, value)):
-            items = enumerate(value)
+            values[name] = _map_fields(value, change, f"{path}.")
+        elif _is_tuple_of_parts(value):
             values[name] = tuple(
-                _map_fields(item, change, f"{prefix}{name}.{i}.") for i, item in items
+                _map_fields(item, change, f"{path}.{i}.") for i, item in enumerate(value)
             )
         else:
-            values[name] = change(prefix + name, hint, value)
+            values[name] = change(path, hint, value)
     return _with(part, **values)
 
 
+def _is_tuple_of_parts(value: Any) -> bool:
+    return isinstance(value, tuple) and any(map(dataclasses.is_dataclass, value))
+
+
 def _with(part: Any, **values: Any) -> Any:
-    # Not dataclasses.replace: blanks and traced scalars would not pass the checks of __post_init__.
+    """A copy of a part with other values, which are not checked.
+
+    `dataclasses.replace` would refuse None and traced scalars in `__post_init__`.
+    """
     new = object.__new__(type(part))
-    for name in hints(type(part)):
+    for name in field_types(type(part)):
         object.__setattr__(new, name, values.get(name, getattr(part, name)))
     return new

@@ -1,4 +1,5 @@
-"""How runs are computed: compiled programs, the trainer, checkpoints, the scheduler and where chunks run.
+"""Training: compiled programs, the trainer, checkpoints, the scheduler and the executors.
 
-Knows no experiment and draws nothing. Start with `scheduler.py`, then `trainer.py` and `program.py`.
+This room knows no experiment and draws no figure. Start with `scheduler.py`, then `trainer.py` and
+`program.py`.
 """

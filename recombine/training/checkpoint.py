@@ -1,8 +1,11 @@
-"""Where a chunk of runs stands, on disk: what makes a killed sweep lose a minute of a long chunk and not all of it.
+"""Checkpoints of a chunk in training, so that a killed sweep loses seconds of training, not hours.
 
-One file per chunk: a checksum, a line of JSON (strides done, seconds), then the equinox leaves of every carry and of
-the scores so far, written atomically. It is found again only by the same runs at the same width, with the same code,
-JAX and device, so nothing half-trained by one version is ever finished by another; a damaged one is as good as none.
+There is one file per chunk, written atomically: a checksum, a line of JSON (its key, its runs, the
+strides done, the seconds), then the equinox leaves of every carry and of the scores so far.
+
+A checkpoint is found again only by the same runs at the same width, with the same code, on
+a machine that computes the same numbers (`machine.py`), so that no chunk is
+continued by other code or on another machine. A damaged file is ignored.
 """
 
 import contextlib
@@ -13,7 +16,6 @@ import os
 import time
 import zlib
 from collections.abc import Iterable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,120 +23,177 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from recombine.basics.atomic_io import replace, sweep_up
+from recombine.basics.atomic_io import remove_leftovers, write_atomically
 from recombine.basics.errors import InputError
-from recombine.sweeps.code_hash import of_package
+from recombine.sweeps.code_hash import hash_of_package
 from recombine.sweeps.run import NUMERICS, Run, identity
-from recombine.training import device
+from recombine.training import machine
 
-EVERY = 30.0  # seconds between checkpoints, `$RECOMBINE_CHECKPOINT` if set
-PRICE = 0.1  # of the time, at most, goes into writing them: large ones are written more seldom
+DEFAULT_INTERVAL = 30.0  # seconds between checkpoints, unless `$RECOMBINE_CHECKPOINT` is set
+MAX_TIME_FRACTION = 0.1  # of the training time, for writing checkpoints
+
+Scores = dict[str, np.ndarray]
 
 
 class Checkpoint:
-    """The checkpoint of one chunk; without a folder it is never due and never there."""
+    """The checkpoint of one chunk. Without a folder nothing is saved or loaded."""
 
     def __init__(self, folder: Path | None, runs: Sequence[Run], width: int):
-        self.every, self.written = EVERY if folder is None else every(), time.perf_counter()
+        self.interval = DEFAULT_INTERVAL if folder is None else min_interval()
+        self.last_saved = time.perf_counter()
+        self.run_hashes = [identity(run) for run in runs]
         self.path = None
+        self.key = ""
         if folder is not None:
-            kind = jax.devices()[0].device_kind
-            versions = [
-                NUMERICS,
-                of_package(),
-                *map(version, ("jax", "jaxlib", "optax", "equinox")),
-            ]
-            versions += [kind, device.num_devices(), *device.settings()]
-            names = [identity(run) for run in runs]
-            text = json.dumps([names, width, *versions], default=str)
-            self.path = folder / f"{names[0]}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.eqx"
+            self.key = _key(self.run_hashes, width)
+            self.path = folder / _file_name(self.run_hashes, self.key)
 
-    def due(self) -> bool:
-        """Whether enough time has passed since the last one."""
-        return self.path is not None and time.perf_counter() - self.written > self.every
+    def is_due(self) -> bool:
+        """Whether enough time has passed since the last checkpoint."""
+        return self.path is not None and time.perf_counter() - self.last_saved > self.interval
 
     def save(
-        self, at: int, seconds: float, history: list[dict[str, np.ndarray]], carries: list[Any]
+        self, num_strides: int, seconds: float, history: list[Scores], carries: list[Any]
     ) -> None:
-        """Write the strides done, the seconds that they took, the scores so far and all that training changes.
+        """Save the strides done, their training time, the scores so far and the carry of each lane.
 
-        Whatever goes wrong stops no training: after a full disk the next one is tried later, and a state that cannot be
-        written (a random key in an optimiser, say) is not tried again.
+        An error here does not stop training. After an `OSError` (a full disk), saving is tried
+        again later. A state that cannot be serialized (with random keys in an optimizer, for
+        example) is not tried again.
         """
         if self.path is None:
             return
-        clock = time.perf_counter()
+        started = time.perf_counter()
         try:
-            self._write(at, seconds, history, carries)
+            owner = {"key": self.key, "runs": self.run_hashes}
+            write_atomically(self.path, _to_bytes(owner, num_strides, seconds, history, carries))
         except OSError:
             pass
         except Exception:
             self.path = None
-        self.written = time.perf_counter()
-        self.every = max(every(), (self.written - clock) / PRICE)
+        self.last_saved = time.perf_counter()
+        # A large checkpoint takes long to write, and so is written less often.
+        self.interval = max(min_interval(), (self.last_saved - started) / MAX_TIME_FRACTION)
 
-    def _write(
-        self, at: int, seconds: float, history: list[dict[str, np.ndarray]], carries: list[Any]
-    ) -> None:
-        assert self.path is not None
-        body = io.BytesIO()
-        eqx.tree_serialise_leaves(body, (jax.device_get(carries), history))
-        columns = [
-            [name, str(values.dtype), values.shape] for name, values in (history or [{}])[0].items()
-        ]
-        head = {"at": at, "seconds": seconds, "evals": len(history), "columns": columns}
-        data = json.dumps(head).encode() + b"\n" + body.getvalue()
-        replace(self.path, _seal(data) + data)
+    def load(self, carries: Any) -> tuple[int, float, list[Scores], list[Any]] | None:
+        """Load what `save` saved. The shapes are those of `carries`.
 
-    def load(
-        self, carries: Any
-    ) -> tuple[int, float, list[dict[str, np.ndarray]], list[Any]] | None:
-        """What was saved, arrays shaped like the given ones; None where there is nothing, or nothing whole."""
+        None if there is no checkpoint, or if it is damaged or has the key of another one.
+        """
+        if self.path is None:
+            return None
         try:
-            assert self.path is not None
             data = self.path.read_bytes()
-            assert data[:9] == _seal(data[9:])
-            head, _, body = data[9:].partition(b"\n")
-            about = json.loads(head)
-            blank = {name: np.empty(shape, dtype) for name, dtype, shape in about["columns"]}
-            # On the host: the device may have no room for them beside others.
-            like = (
-                jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), carries),
-                [blank] * about["evals"],
-            )
-            carries, history = eqx.tree_deserialise_leaves(io.BytesIO(body), like)
-            history = [
-                {name: scores[name] for name in blank} for scores in history
-            ]  # a tree sorts its names
-            return about["at"], about["seconds"], history, carries
-        except (AssertionError, OSError, ValueError, KeyError, TypeError, RuntimeError):
+            if read_header(data)["key"] != self.key:
+                return None
+            return _from_bytes(data, carries)
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError):
             return None
 
 
-def _seal(data: bytes) -> bytes:
-    return b"%08x\n" % zlib.crc32(data)
+NO_CHECKPOINT = Checkpoint(None, (), 0)
 
 
-NONE = Checkpoint(None, (), 0)
+def _key(run_hashes: list[str], width: int) -> str:
+    """A hash of everything that a checkpoint depends on."""
+    depends_on = [run_hashes, width, NUMERICS, hash_of_package(), machine.key()]
+    text = json.dumps(depends_on, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def forget(folder: Path | None, names: Iterable[str]) -> None:
-    """Remove the checkpoints of runs, by their hashes, whose rows are written, and the folder with the last one."""
+def _file_name(run_hashes: list[str], key: str) -> str:
+    return f"{run_hashes[0]}-{key}.eqx"
+
+
+def problem_of(path: Path) -> str | None:
+    """What is wrong with a checkpoint file, in one line; None if it is whole and has its name."""
+    try:
+        header = read_header(path.read_bytes())
+        if path.name == _file_name(header["runs"], header["key"]):
+            return None
+        reason = f"it is the checkpoint of another chunk, {header['runs'][0]}"
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        reason = str(error) if isinstance(error, OSError | ValueError) else "its head is not valid"
+    return f"{path} is not a usable checkpoint ({reason}): it will be ignored; delete it"
+
+
+def _to_bytes(
+    owner: dict[str, Any],
+    num_strides: int,
+    seconds: float,
+    history: list[Scores],
+    carries: list[Any],
+) -> bytes:
+    leaves = io.BytesIO()
+    eqx.tree_serialise_leaves(leaves, (jax.device_get(carries), history))
+    first_scores = history[0] if history else {}
+    columns = [[name, str(values.dtype), values.shape] for name, values in first_scores.items()]
+    header = owner | {
+        "at": num_strides,
+        "seconds": seconds,
+        "evals": len(history),
+        "columns": columns,
+    }
+    content = json.dumps(header).encode() + b"\n" + leaves.getvalue()
+    return _checksum(content) + content
+
+
+def read_header(data: bytes) -> dict[str, Any]:
+    """The head of a checkpoint. A `ValueError` if any byte of the file is damaged."""
+    checksum_size = len(_checksum(b""))
+    content = data[checksum_size:]
+    if data[:checksum_size] != _checksum(content):
+        raise ValueError("the checksum is wrong")
+    header = json.loads(content.partition(b"\n")[0])
+    if not isinstance(header, dict):
+        raise ValueError("its head is not a JSON object")
+    return header
+
+
+def _from_bytes(data: bytes, carries: Any) -> tuple[int, float, list[Scores], list[Any]]:
+    """What `_to_bytes` was given, without the owner. A `ValueError` if the data are damaged."""
+    header = read_header(data)
+    leaves = data[len(_checksum(b"")) :].partition(b"\n")[2]
+    scores = {name: np.empty(shape, dtype) for name, dtype, shape in header["columns"]}
+    # Arrays of the host: the device may not have room for them beside others.
+    empty_carries = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), carries)
+    like = (empty_carries, [scores] * header["evals"])
+    carries, history = eqx.tree_deserialise_leaves(io.BytesIO(leaves), like)
+    # A tree sorts the names of a dict. Here they get their order back.
+    history = [{name: loaded[name] for name in scores} for loaded in history]
+    return header["at"], header["seconds"], history, carries
+
+
+def _checksum(content: bytes) -> bytes:
+    return b"%08x\n" % zlib.crc32(content)
+
+
+def remove_checkpoints(folder: Path | None, run_hashes: Iterable[str]) -> None:
+    """Remove the checkpoints of these runs, and the folder when it is empty."""
     if folder is None or not folder.is_dir():
         return
-    names = set(names)
+    run_hashes = set(run_hashes)
     with contextlib.suppress(OSError):
         for path in folder.glob("*.eqx"):
-            if path.name.split("-")[0] in names:
+            if path.name.split("-")[0] in run_hashes:
                 path.unlink(missing_ok=True)
-        sweep_up(folder)
-        folder.rmdir()  # unless another chunk's are still there
+        remove_leftovers(folder)
+        folder.rmdir()  # fails if another chunk has a checkpoint there
 
 
-def every() -> float:
-    """The seconds between two checkpoints."""
+def drop_all(folder: Path | None) -> bool:
+    """Delete all checkpoints of a folder. False if there is none."""
+    paths = [] if folder is None else list(folder.glob("*.eqx"))
+    with contextlib.suppress(OSError):
+        for path in paths:
+            path.unlink(missing_ok=True)
+    return bool(paths)
+
+
+def min_interval() -> float:
+    """The shortest time between checkpoints in seconds: `$RECOMBINE_CHECKPOINT` if it is set."""
     text = os.environ.get("RECOMBINE_CHECKPOINT", "")
     try:
-        return float(text or EVERY)
+        return float(text or DEFAULT_INTERVAL)
     except ValueError:
         raise InputError(f"RECOMBINE_CHECKPOINT={text} must be a number of seconds") from None

@@ -1,4 +1,4 @@
-"""A chunk: runs of one structure that train side by side, here or, as a parcel of text, on another machine."""
+"""Chunks: runs of one structure that train side by side, here or on another machine."""
 
 import datetime
 import math
@@ -13,108 +13,134 @@ import pandas as pd
 
 from recombine.basics.errors import require
 from recombine.basics.version import __version__
-from recombine.parts.precision import multiplied_in
-from recombine.sweeps.code_hash import of_package
+from recombine.parts.precision import matmul_dtype
+from recombine.sweeps.code_hash import hash_of_package
 from recombine.sweeps.run import Run, describe, identity, structure
-from recombine.training import trainer
+from recombine.training import machine, termination, trainer
 from recombine.training.executors import remote
 from recombine.training.fitted import Fitted
 from recombine.training.task_sampler import Splits
 
+MAX_WIDTH_CPU = 16  # runs of a chunk on a CPU: their rows are written together
+
 
 class Chunk(NamedTuple):
-    """Runs that train side by side in one program of the given width."""
+    """Runs that train side by side, in one program for `width` runs."""
 
     runs: tuple[Run, ...]
     width: int
 
 
-Watch = Callable[[Chunk, trainer.Progress], None]
-MAX_WIDTH = 16  # runs in a chunk on a CPU, whose rows are written together
+ChunkProgressCallback = Callable[[Chunk, trainer.Progress], None]
 
 
-def cut(runs: Iterable[Run], max_width: int = MAX_WIDTH) -> list[Chunk]:
-    """Cut a sweep into chunks: equal runs once, equal structures together, chunks of a structure equally wide."""
+def make_chunks(runs: Iterable[Run], max_width: int = MAX_WIDTH_CPU) -> list[Chunk]:
+    """Divide a sweep into chunks of at most `max_width` runs.
+
+    Equal runs count once. Runs of one structure are grouped, and their chunks have one width.
+    """
     require(max_width >= 1, f"max_width must be at least 1, got {max_width}")
-    groups: dict[Run, dict[Run, None]] = {}
+    runs_of_structure: dict[Run, dict[Run, None]] = {}
     for run in runs:
-        groups.setdefault(structure(run), {})[run] = None
+        runs_of_structure.setdefault(structure(run), {})[run] = None
     chunks = []
-    for group in map(list, groups.values()):
-        width = math.ceil(len(group) / math.ceil(len(group) / max_width))
-        chunks += [Chunk(tuple(group[i : i + width]), width) for i in range(0, len(group), width)]
+    for unique_runs in runs_of_structure.values():
+        group = list(unique_runs)
+        num_chunks = math.ceil(len(group) / max_width)
+        width = math.ceil(len(group) / num_chunks)
+        for first in range(0, len(group), width):
+            chunks.append(Chunk(tuple(group[first : first + width]), width))
     return chunks
 
 
 def chunk_rows(
     chunk: Chunk,
     keep: str | Path | None = None,
-    watch: Watch | None = None,
-    ready: Future[trainer.Ready] | None = None,
+    on_progress: ChunkProgressCallback | None = None,
+    compiling: Future[trainer.PreparedChunk] | None = None,
     folder: Path | None = None,
-    leave: bool = False,
+    keep_last_checkpoint: bool = False,
     splits: Splits | None = None,
 ) -> pd.DataFrame:
-    """The rows of one chunk, which is trained; with `keep`, save its networks, with `folder`, its checkpoints."""
-    fitted = fit_chunk(chunk, watch, ready, folder, leave, splits)
-    if keep is not None:
-        for one in fitted:
-            one.save(Path(keep) / identity(one.run))
-    return pd.concat([one.rows for one in fitted], ignore_index=True)
+    """Train a chunk and return its rows.
 
-
-def remote_rows(text: str, width: int, keep: str | None, folder: str | None) -> pd.DataFrame:
-    """The rows of a chunk that came as text from another process, and is trained here.
-
-    Checkpoints are kept where this machine sees the driver's folder. The end is one too: it outlives a driver that is
-    killed before the rows arrive.
+    With `keep`, its networks are saved in that folder. With `folder`, its checkpoints are.
     """
-    place = Path(folder) if folder is not None and Path(folder).parent.is_dir() else None
-    return chunk_rows(Chunk(tuple(remote.unpack(text)), width), keep, None, None, place, leave=True)
+    fitted_runs = fit_chunk(chunk, on_progress, compiling, folder, keep_last_checkpoint, splits)
+    if keep is not None:
+        for fitted in fitted_runs:
+            fitted.save(Path(keep) / identity(fitted.run))
+    return pd.concat([fitted.rows for fitted in fitted_runs], ignore_index=True)
 
 
-def stamp(code: str) -> dict[str, Any]:
-    """How and when rows are made, by code of this hash."""
-    return {
-        "meta/device": jax.devices()[0].device_kind,
-        "meta/jax": jax.__version__,
+def remote_chunk_rows(
+    packed_runs: str, width: int, keep: str | None, folder: str | None
+) -> pd.DataFrame:
+    """Train a chunk that another process sent as text (`remote.pack`), and return its rows.
+
+    Checkpoints are written if this machine sees the driver's folder. The end of training is a
+    checkpoint too: if the driver is killed before the rows arrive, they are not lost.
+    """
+    chunk = Chunk(tuple(remote.unpack(packed_runs)), width)
+    checkpoint_folder = None
+    if folder is not None and Path(folder).parent.is_dir():
+        checkpoint_folder = Path(folder)
+    with termination.stop_on_sigterm():  # a job of a cluster that is pre-empted
+        return chunk_rows(chunk, keep, folder=checkpoint_folder, keep_last_checkpoint=True)
+
+
+def provenance(code_hash: str) -> dict[str, Any]:
+    """The columns that say on which machine, with which code and when rows are made."""
+    return machine.columns() | {
         "meta/recombine": __version__,
-        "meta/code": code,
+        "meta/code": code_hash,
         "meta/date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
 
 
 def fit_chunk(
     chunk: Chunk,
-    watch: Watch | None = None,
-    ready: Future[trainer.Ready] | None = None,
+    on_progress: ChunkProgressCallback | None = None,
+    compiling: Future[trainer.PreparedChunk] | None = None,
     folder: Path | None = None,
-    leave: bool = False,
+    keep_last_checkpoint: bool = False,
     splits: Splits | None = None,
 ) -> list[Fitted]:
-    """Train one chunk and give its networks, each with its rows."""
+    """Train a chunk and return its networks, each with its rows."""
 
-    def tell(progress: trainer.Progress) -> None:
-        if watch is not None:
-            watch(chunk, progress)
+    def on_trainer_progress(progress: trainer.Progress) -> None:
+        if on_progress is not None:
+            on_progress(chunk, progress)
 
-    trained = trainer.train_chunk(list(chunk.runs), chunk.width, tell, ready, folder, leave, splits)
-    low = getattr(trained.net, "mixed_precision", False)
-    precision: Any = getattr(chunk.runs[0].recipe, "precision", "float32") if low else "float32"
-    made = stamp(of_package()) | {
+    trained = trainer.train_chunk(
+        list(chunk.runs),
+        chunk.width,
+        on_trainer_progress,
+        compiling,
+        folder,
+        keep_last_checkpoint,
+        splits,
+    )
+    meta = provenance(hash_of_package()) | {
         "meta/note": trained.note,
         "meta/seconds": trained.seconds / len(chunk.runs),
         "meta/compile_seconds": trained.compile_seconds,
-        "meta/precision": jnp.dtype(multiplied_in(precision)).name,
+        "meta/precision": _precision(chunk.runs[0], trained.net),
     }
-    fitted = []
-    for i, run in enumerate(chunk.runs):
-        about = {"run": identity(run)} | describe(run)
-        rows = pd.DataFrame(
-            [about | row | made | {"meta/width": trained.widths[i]} for row in trained.rows[i]]
-        )
-        net, setting = jax.tree.map(
-            lambda leaf, i=i: jnp.asarray(leaf[i]), (trained.net, trained.setting)
-        )
-        fitted.append(Fitted(run, net, setting.world, setting.encoding, rows))
-    return fitted
+    return [_fitted(run, i, trained, meta) for i, run in enumerate(chunk.runs)]
+
+
+def _precision(run: Run, net: Any) -> str:
+    """The type in which a network's matrices were multiplied."""
+    recipe_precision: Any = getattr(run.recipe, "precision", "float32")
+    is_mixed = getattr(net, "mixed_precision", False)
+    return jnp.dtype(matmul_dtype(recipe_precision if is_mixed else "float32")).name
+
+
+def _fitted(run: Run, i: int, trained: trainer.TrainedChunk, meta: dict[str, Any]) -> Fitted:
+    """Run number i of a trained chunk."""
+    run_columns = {"run": identity(run)} | describe(run)
+    meta = meta | {"meta/width": trained.widths[i]}
+    rows = pd.DataFrame([run_columns | row | meta for row in trained.rows[i]])
+    net, setting = jax.tree.map(lambda leaf: jnp.asarray(leaf[i]), (trained.net, trained.setting))
+    return Fitted(run, net, setting.world, setting.encoding, rows)

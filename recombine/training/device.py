@@ -1,5 +1,7 @@
-"""The machine under a program: how many runs share one call, how many calls go side by side, what fits in memory, and
-where compiled programs are kept between processes."""
+"""The machine that programs run on: its devices, cores and memory, and the program cache.
+
+Here it is decided how many runs share a call and how many calls run in parallel.
+"""
 
 import concurrent.futures
 import contextlib
@@ -16,9 +18,19 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from recombine.basics.errors import require
 
-CACHE_BYTES = 2 * 10**9  # of compiled programs on disk; the longest unused go first
-CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
-FULL = 0.9  # of the device's memory; the rest is for the allocator's gaps
+MAX_CACHE_BYTES = 2 * 10**9  # of compiled programs on disk
+MAX_MEMORY_FRACTION = 0.9  # of the device's memory: the allocator leaves gaps
+MEMORY_LIMIT_FILE = Path("/sys/fs/cgroup/memory.max")  # of a container
+# JAX's settings that change numbers, with their defaults.
+NUMERIC_SETTINGS = {
+    "default_matmul_precision": None,
+    "enable_x64": False,
+    "default_device": None,
+    "default_prng_impl": "threefry2x32",
+    "numpy_dtype_promotion": "standard",
+    "threefry_partitionable": True,
+}
+OUT_OF_MEMORY_SIGNS = ("resource_exhausted", "out of memory", "out_of_memory", "alloc_failed")
 
 
 def on_cpu() -> bool:
@@ -26,45 +38,63 @@ def on_cpu() -> bool:
     return jax.default_backend() == "cpu"
 
 
-def lane(width: int) -> int:
-    """How many of a chunk's runs one call trains.
+def lane_width(width: int) -> int:
+    """How many runs of a chunk one call trains.
 
-    A GPU is filled by all of them at once; several GPUs share them evenly. A core of a CPU is filled by one, whose
-    arrays then stay in its cache: there, calls run side by side instead.
+    On a GPU, one call trains all of them. Several GPUs share them evenly. On a CPU, a call trains
+    one run, whose arrays stay in the cache of a core, and calls run in parallel.
     """
-    return 1 if on_cpu() and num_devices() == 1 else -(-width // num_devices()) * num_devices()
+    if on_cpu() and num_devices() == 1:
+        return 1
+    runs_per_device = -(-width // num_devices())
+    return runs_per_device * num_devices()
 
 
 def num_devices() -> int:
-    """How many devices of one kind share the runs of a call. (A CPU is one, unless XLA was told to play several.)"""
+    """How many devices share the runs of a call.
+
+    A CPU counts as one device, unless XLA was configured to simulate several.
+    """
     return jax.local_device_count()
 
 
-def over_runs(function: Callable, axes: tuple[int | None, ...], donated: int | None = None) -> Any:
-    """A function of one run as a function of many: the arguments with axis 0 are stacked, the others shared.
+def vmap_over_runs(
+    function: Callable, axes: tuple[int | None, ...], donated: int | None = None
+) -> Any:
+    """Make a jitted function of many runs from a function of one run.
 
-    On several devices each takes its share of the runs, and no two of them ever talk to each other.
+    Arguments with axis 0 are stacked over runs, those with None are shared. `donated` is the
+    number of an argument whose memory may be reused. With several devices, each computes its own
+    runs, without communication.
     """
-    many = jax.vmap(function, in_axes=axes)
-    donated_ = () if donated is None else (donated,)
+    over_runs = jax.vmap(function, in_axes=axes)
+    donate_argnums = () if donated is None else (donated,)
     if num_devices() == 1:
-        return jax.jit(many, donate_argnums=donated_)
-    specs = tuple(PartitionSpec() if axis is None else PartitionSpec("runs") for axis in axes)
-    mesh, out = _mesh(), PartitionSpec("runs")
-    apart = jax.shard_map(many, mesh=mesh, in_specs=specs, out_specs=out, check_vma=False)
-    places = tuple(NamedSharding(mesh, spec) for spec in specs)
+        return jax.jit(over_runs, donate_argnums=donate_argnums)
+    mesh = _mesh()
+    in_specs = tuple(PartitionSpec() if axis is None else PartitionSpec("runs") for axis in axes)
+    out_specs = PartitionSpec("runs")
+    sharded = jax.shard_map(
+        over_runs, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
+    )
     return jax.jit(
-        apart, in_shardings=places, out_shardings=NamedSharding(mesh, out), donate_argnums=donated_
+        sharded,
+        in_shardings=tuple(NamedSharding(mesh, spec) for spec in in_specs),
+        out_shardings=NamedSharding(mesh, out_specs),
+        donate_argnums=donate_argnums,
     )
 
 
 def put(tree: Any, stacked: bool) -> Any:
-    """Arrays on the device: those of many runs each where their run is trained, shared ones everywhere."""
+    """Copy arrays to the device.
+
+    With several devices, arrays that are stacked over runs are divided among them, and others are
+    copied to each.
+    """
     if num_devices() == 1:
         return jax.device_put(tree)
-    return jax.device_put(
-        tree, NamedSharding(_mesh(), PartitionSpec("runs") if stacked else PartitionSpec())
-    )
+    spec = PartitionSpec("runs") if stacked else PartitionSpec()
+    return jax.device_put(tree, NamedSharding(_mesh(), spec))
 
 
 def _mesh() -> Mesh:
@@ -72,71 +102,70 @@ def _mesh() -> Mesh:
 
 
 def num_threads() -> int:
-    """How many calls run side by side."""
+    """How many calls run in parallel."""
     return num_cores() if on_cpu() and num_devices() == 1 else 1
 
 
 def num_cores() -> int:
     """How many of the host's cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
-def side_by_side(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-    """The function of every item, as many at a time as the machine has room for."""
+def map_parallel(function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    """Apply a function to every item, in `num_threads` threads."""
     if min(len(items), num_threads()) == 1:
         return [function(item) for item in items]
     pool = concurrent.futures.ThreadPoolExecutor(num_threads())
     try:
         return list(pool.map(function, items))
     finally:
-        pool.shutdown(cancel_futures=True)  # after Ctrl-C only the calls under way are waited for
+        pool.shutdown(cancel_futures=True)  # after Ctrl-C, calls that have not begun are dropped
 
 
 def num_compilers() -> int:
-    """How many programs are compiled at a time, each by a thread of its own."""
-    return max(1, min(4, num_cores() // 4) if on_cpu() else min(8, num_cores() // 2))
+    """How many programs are compiled in parallel, each in its own thread."""
+    if on_cpu():
+        return max(1, min(4, num_cores() // 4))
+    return max(1, min(8, num_cores() // 2))
 
 
 def compiler_options() -> dict[str, Any]:
-    """What XLA is told. On a GPU it would time kernels of its own for every matrix product, which makes most of the
-    compilation, must have the device to itself and may choose other kernels each time. cuBLAS knows as good ones."""
-    return (
-        {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
-        if jax.default_backend() == "gpu"
-        else {}
-    )
+    """Options for XLA. On a GPU they switch autotuning off.
+
+    Autotuning times several kernels for each matrix product. That takes most of the compilation
+    time, needs the device for itself, and may choose other kernels each time. The kernels of
+    cuBLAS are as fast.
+    """
+    if jax.default_backend() != "gpu":
+        return {}
+    return {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
 
 
-def settings() -> tuple[Any, ...]:
-    """What the user told JAX that changes numbers."""
-    names = (
-        "default_matmul_precision",
-        "enable_x64",
-        "default_device",
-        "default_prng_impl",
-        "numpy_dtype_promotion",
-    )
-    return tuple(getattr(jax.config, f"jax_{name}", None) for name in names)
+def numeric_settings() -> tuple[Any, ...]:
+    """The values of JAX's settings that change numbers, in the order of `NUMERIC_SETTINGS`."""
+    values = [getattr(jax.config, f"jax_{name}", None) for name in NUMERIC_SETTINGS]
+    return tuple(getattr(value, "value", value) for value in values)  # an enum as its text
 
 
 def fits(*compiled: Any) -> bool:
-    """Whether each of these compiled programs has room in the device's memory, as far as that is known."""
+    """Whether each compiled function fits in the device's memory. True if that is not known."""
     limit = _device_bytes()
-    return limit is None or max(map(needed_bytes, compiled)) <= FULL * limit
+    return limit is None or max(map(needed_bytes, compiled)) <= MAX_MEMORY_FRACTION * limit
 
 
 def total_bytes() -> int | None:
-    """The memory that programs share, the device's or else the host's (or its container's), where it is known."""
-    pages = ("SC_PHYS_PAGES", "SC_PAGE_SIZE")
-    if (
-        _device_bytes() is not None
-        or not on_cpu()
-        or not set(pages) <= set(getattr(os, "sysconf_names", ()))
-    ):
-        return _device_bytes()
-    limits = [math.prod(map(os.sysconf, pages))]
+    """The memory of the device, or of the host or its container. None if it is not known."""
+    device_bytes = _device_bytes()
+    if device_bytes is not None or not on_cpu():
+        return device_bytes
+    names = ("SC_PHYS_PAGES", "SC_PAGE_SIZE")
+    if not set(names) <= set(getattr(os, "sysconf_names", ())):
+        return None
+    limits = [math.prod(map(os.sysconf, names))]
     with contextlib.suppress(OSError, ValueError):  # no container, or one without a limit ("max")
-        limits.append(int(CONTAINER_LIMIT.read_text()))
+        limits.append(int(MEMORY_LIMIT_FILE.read_text()))
     return min(limits)
 
 
@@ -145,40 +174,38 @@ def _device_bytes() -> int | None:
 
 
 def needed_bytes(compiled: Any) -> int:
-    """Memory of a compiled program while it runs: arguments, results and all between."""
-    needs = compiled.memory_analysis()
-    if needs is None:
+    """The memory of a compiled function while it runs: arguments, results and temporaries."""
+    sizes = compiled.memory_analysis()
+    if sizes is None:
         return 0
-    together = needs.argument_size_in_bytes + needs.output_size_in_bytes + needs.temp_size_in_bytes
-    return int(together - needs.alias_size_in_bytes)
+    total = sizes.argument_size_in_bytes + sizes.output_size_in_bytes + sizes.temp_size_in_bytes
+    return int(total - sizes.alias_size_in_bytes)
 
 
-def out_of_memory(error: Exception) -> bool:
-    """Whether the device refused for lack of memory."""
-    told = str(error).lower()
-    signs = ("resource_exhausted", "out of memory", "out_of_memory", "alloc_failed")
-    return isinstance(error, MemoryError) or any(sign in told for sign in signs)
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an error means that the device has too little memory."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or any(sign in text for sign in OUT_OF_MEMORY_SIGNS)
 
 
 @functools.cache
-def keep_programs() -> Path | None:
-    """Keep compiled programs on disk, so that another process need not compile them again.
+def enable_program_cache() -> Path | None:
+    """Cache compiled programs on disk, so that other processes need not compile them again.
 
-    In `$RECOMBINE_CACHE` (`off` for nowhere), or in the user's cache folder; a folder that was already chosen through
-    JAX's own settings stays. A folder that was asked for and cannot be used is an error; the user's cache folder is
-    done without.
+    The folder is `$RECOMBINE_CACHE`, or the user's cache folder. Returns None if there is no cache
+    of ours: `$RECOMBINE_CACHE` is `off`, JAX's own cache is configured, or the user's cache folder
+    cannot be used. An unusable `$RECOMBINE_CACHE` is an error.
     """
     chosen = os.environ.get("RECOMBINE_CACHE", "")
     if jax.config.jax_compilation_cache_dir or chosen == "off":  # pyright: ignore
         return None
     try:
-        folder = Path(chosen or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        folder = folder if chosen else folder / "recombine"
+        folder = Path(chosen) if chosen else _user_cache_folder()
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             raise OSError("not writable")
-        prune(folder, CACHE_BYTES)
-    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
+        prune_cache(folder, MAX_CACHE_BYTES)
+    except (OSError, RuntimeError) as error:  # RuntimeError: there is no home folder
         require(
             not chosen,
             f"RECOMBINE_CACHE={chosen} cannot be used ({error}): name another folder, or off",
@@ -189,14 +216,20 @@ def keep_programs() -> Path | None:
     return folder
 
 
-def prune(folder: Path, max_bytes: int) -> None:
-    """Delete the longest unused files of a cache until the rest is small enough."""
+def _user_cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "recombine"
+
+
+def prune_cache(folder: Path, max_bytes: int) -> None:
+    """Delete the least recently used files of a cache until it is small enough."""
     files = []
     for path in folder.glob("jit_*"):
         with contextlib.suppress(OSError):  # another process may have deleted it
             if path.is_file():
                 files.append((path, path.stat()))
     files.sort(key=lambda file: -max(file[1].st_atime, file[1].st_mtime))
-    for (path, _), total in zip(files, np.cumsum([stat.st_size for _, stat in files]), strict=True):
+    total = 0
+    for path, stat in files:  # the most recently used first
+        total += stat.st_size
         if total > max_bytes:
             path.unlink(missing_ok=True)

@@ -1,10 +1,13 @@
-"""What runs of one structure compile to: three functions, vmapped over runs.
+"""The program that runs of one structure compile to. It has three functions, vmapped over runs:
 
-    start() -> setting, carry          advance(carry, first, count) -> carry          evaluate(carry) -> scores
+    start() -> setting, carry
+    advance(carry, first, count) -> carry
+    evaluate(carry) -> scores
 
-`advance` trains `count` strides, each of them many steps scanned. The host (`trainer`) chooses the count, so that it
-has a say every few seconds: progress, Ctrl-C and checkpoints happen in between. How the steps are cut into calls
-changes no bit of the result.
+`advance` trains `count` strides. A stride is a fixed number of steps in one scan. The host
+(`trainer`) chooses `count` so that a call takes a few seconds: between two calls it reports
+progress, writes checkpoints and reacts to Ctrl-C. How the strides are divided into calls does not
+change a bit of the result.
 """
 
 import collections
@@ -20,16 +23,18 @@ import numpy as np
 import optax
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from recombine.parts.precision import multiplied_in
+from recombine.parts.precision import matmul_dtype
 from recombine.parts.prng import new_key, stream
 from recombine.parts.protocols import Batch, Family, Split
-from recombine.sweeps.run import Run, knobs, label, restore, structure, to_json
+from recombine.sweeps.run import Run, knobs, label, restore_knobs, structure, to_json
 from recombine.training import activity, device
-from recombine.training.task_sampler import Laboratory, Setting, Shared, below, predict
+from recombine.training.task_sampler import Setting, Shared, TaskSampler, predict, uniform_ints
+
+MAX_STEPS_PER_STRIDE = 64  # short enough to react quickly, long enough to cost nothing
 
 
 class Inputs(NamedTuple):
-    """What differs between the runs of a program."""
+    """What differs between the runs of one program."""
 
     key: PRNGKeyArray
     knobs: dict[str, Array]
@@ -37,32 +42,33 @@ class Inputs(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """What training changes: the network, its optimiser, its running average (or None), where its loss was first not
-    finite (or -1), and the sum of its losses since the last evaluation."""
+    """What training changes."""
 
     net: Any
-    state: PyTree[Array]
-    average: Any
-    diverged_at: Array
-    loss: Array
+    optimizer_state: PyTree[Array]
+    average: Any  # the exponential moving average of the network, or None
+    diverged_at: Array  # the first step whose loss was not finite, or -1
+    loss_sum: Array  # over the steps since the last evaluation
 
 
-MAX_STRIDE = 64  # steps between two looks at the count: often enough for the host, too seldom to cost anything
+def steps_per_stride(run: Run) -> int:
+    """The largest number of steps up to the maximum that divides the steps between evaluations."""
+    steps_per_evaluation = run.num_steps // run.num_evals
+    largest = min(MAX_STEPS_PER_STRIDE, steps_per_evaluation)
+    return next(n for n in range(largest, 0, -1) if steps_per_evaluation % n == 0)
 
 
-def stride(run: Run) -> int:
-    """The steps that are trained in one go: as many as divide the steps between evaluations, up to `MAX_STRIDE`."""
-    between = run.num_steps // run.num_evals
-    return next(n for n in range(min(MAX_STRIDE, between), 0, -1) if between % n == 0)
+# In the functions below, `template` is the structure of the runs: a `Run` without its knobs.
 
 
-def _start(blank: Run, shared: Shared, inputs: Inputs) -> tuple[Setting, Carry]:
-    run = restore(blank, inputs.knobs)
+def _start(template: Run, shared: Shared, inputs: Inputs) -> tuple[Setting, Carry]:
+    """Draw the hidden teacher, the encoding's arrays and an untrained network."""
+    run = restore_knobs(template, inputs.knobs)
     world = run.family.init(stream(inputs.key, "world"))
     setting = Setting(world, run.encoding.init(stream(inputs.key, "encoding"), run.family))
-    lab = Laboratory(run, shared, inputs.split, setting)
-    # Only its shapes matter, so nothing is drawn for it.
-    shapes = jax.eval_shape(lambda: lab.draw(inputs.key, shared.table[:1], run.num_points))
+    sampler = TaskSampler(run, shared, inputs.split, setting)
+    # The model needs the shapes of an example, not its values, so none is drawn.
+    shapes = jax.eval_shape(lambda: sampler.draw(inputs.key, shared.table[:1], run.num_points))
     example = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), shapes)
     net = run.model.init(
         stream(inputs.key, "model"),
@@ -72,68 +78,71 @@ def _start(blank: Run, shared: Shared, inputs: Inputs) -> tuple[Setting, Carry]:
         world,
     )
     average = net if getattr(run.recipe, "ema", 0) else None
-    state = run.recipe.optimiser(run.num_steps).init(net)
-    return setting, Carry(net, state, average, jnp.int32(-1), jnp.float32(0))
+    optimizer_state = run.recipe.optimiser(run.num_steps).init(net)
+    return setting, Carry(net, optimizer_state, average, jnp.int32(-1), jnp.float32(0))
 
 
-def fresh(run: Run) -> tuple[Any, Any, Any]:
-    """An untrained network, world and encoding of a run: what a saved one is read into."""
-    _, setting, carry = _alone(run)
+def initialize(run: Run) -> tuple[Any, Any, Any]:
+    """The untrained network, the hidden teacher and the encoding's arrays of a run."""
+    _, setting, carry = _start_alone(run)
     return carry.net, setting.world, setting.encoding
 
 
-def _alone(run: Run) -> tuple[Laboratory, Setting, Carry]:
-    """A run outside any sweep, with one task: enough for its shapes and for what it draws."""
+fresh = initialize  # the old name, for one more release
+
+
+def _start_alone(run: Run) -> tuple[TaskSampler, Setting, Carry]:
+    """Start a run outside any sweep, with a table of one task. Its shapes and draws are equal."""
     table = jnp.asarray(_first_task(run.family))
     shared = Shared(table, {}, table, {})
     split = Split(jnp.zeros(1, int), jnp.int32(1), jnp.int32(0))
-    inputs = Inputs(
-        new_key(run.seed), {name: jnp.asarray(v) for name, v in knobs(run).items()}, split
-    )
+    knob_values = {name: jnp.asarray(value) for name, value in knobs(run).items()}
+    inputs = Inputs(new_key(run.seed), knob_values, split)
     setting, carry = _start(structure(run), shared, inputs)
-    return Laboratory(run, shared, split, setting), setting, carry
+    return TaskSampler(run, shared, split, setting), setting, carry
 
 
 @functools.lru_cache(maxsize=32)
 def _first_task(family: Family) -> np.ndarray:
-    return family.tasks()[:1].copy()  # without a view's whole table behind it
+    return family.tasks()[:1].copy()  # a view would keep the whole table in memory
 
 
-def least_bytes(run: Run) -> dict[str, int]:
-    """Memory that one run cannot do without, by what it is for; found from shapes alone."""
-    kind = structure(run)
-    if kind not in _needed:
-        _needed[kind] = _count_bytes(run)
-    return _needed[kind]
+_min_memory_bytes: dict[Run, dict[str, int]] = {}  # by structure
 
 
-_needed: dict[Run, dict[str, int]] = {}
+def min_memory_bytes(run: Run) -> dict[str, int]:
+    """The memory that one run needs at least, by purpose. Computed from shapes alone."""
+    template = structure(run)
+    if template not in _min_memory_bytes:
+        _min_memory_bytes[template] = _count_bytes(run)
+    return _min_memory_bytes[template]
 
 
 def _count_bytes(run: Run) -> dict[str, int]:
     def shapes():
-        lab, _, carry = _alone(run)
-        batch, evaluated = (
-            lab.draw(new_key(0), lab.table, n) for n in (run.num_points, run.num_eval_points)
-        )
-        _loss(
-            run, carry.net, batch
-        )  # parts that do not go together fail here, before anything is compiled
+        sampler, _, carry = _start_alone(run)
+        batch = sampler.draw(new_key(0), sampler.table, run.num_points)
+        evaluated = sampler.draw(new_key(0), sampler.table, run.num_eval_points)
+        # Parts that do not work together fail here, before anything is compiled.
+        _loss(run, new_key(0), carry.net, batch)
         return carry, batch, evaluated
 
-    carry, batch, evaluated = (
-        sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-        for tree in jax.eval_shape(shapes)
-    )
+    carry, batch, evaluated = map(num_bytes, jax.eval_shape(shapes))
     return {
-        "the network and its optimiser": carry,
+        "the network and its optimizer": carry,
         "a batch of tasks": run.num_tasks * batch,
         "the tasks of an evaluation": 2 * run.num_eval_tasks * evaluated,
     }
 
 
+def num_bytes(tree: Any) -> int:
+    """The memory of a tree of arrays, or of their shapes."""
+    leaves = jax.tree.leaves(tree)
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+
+
 def _advance(
-    blank: Run,
+    template: Run,
     shared: Shared,
     inputs: Inputs,
     setting: Setting,
@@ -141,130 +150,172 @@ def _advance(
     first: Array,
     count: Array,
 ) -> Carry:
-    """Train the strides from `first` on, `count` of them."""
-    run = restore(blank, inputs.knobs)
-    lab = Laboratory(run, shared, inputs.split, setting)
-    step = functools.partial(_step, lab, stream(inputs.key, "train"))
+    """Train `count` strides, beginning with stride number `first`."""
+    run = restore_knobs(template, inputs.knobs)
+    sampler = TaskSampler(run, shared, inputs.split, setting)
+    step = functools.partial(_step, sampler, stream(inputs.key, "train"))
+    num_steps = steps_per_stride(template)
 
-    def one(i, carry):
-        steps = (first + i) * stride(blank) + jnp.arange(stride(blank))
+    def train_stride(i, carry):
+        steps = (first + i) * num_steps + jnp.arange(num_steps)
         return jax.lax.scan(step, carry, steps)[0]
 
-    return jax.lax.fori_loop(0, count, one, (carry, low_copy(run, carry.net)))[0]
-
-
-def _evaluate(
-    blank: Run,
-    labels: Any,
-    shared: Shared,
-    inputs: Inputs,
-    setting: Setting,
-    carry: Carry,
-    index: Array,
-) -> dict[str, Array]:
-    run = restore(blank, inputs.knobs)
-    lab = Laboratory(run, shared, inputs.split, setting)
-    lab.net = carry.net if carry.average is None else carry.average
-    scores = _scores(lab, labels, jax.random.fold_in(stream(inputs.key, "eval"), index))
-    loss = carry.loss / (run.num_steps // run.num_evals)
-    return scores | {"train/loss": loss, "diverged_at": carry.diverged_at}
-
-
-def low_copy(run: Run, net: Any) -> Any:
-    """A copy of the network whose matrices are in the recipe's type; None where that is float32.
-
-    Only for networks that say `mixed_precision`: in others, types that differ would be promoted back or refused.
-    """
-    dtype = multiplied_in(getattr(run.recipe, "precision", "float32"))
-    if dtype == jnp.float32 or not getattr(net, "mixed_precision", False):
-        return None
-
-    def lower(leaf):
-        return leaf.astype(dtype) if leaf.ndim >= 2 and leaf.dtype == jnp.float32 else leaf
-
-    return jax.tree.map(lower, net)
+    with_copy = (carry, low_precision_copy(run, carry.net))
+    return jax.lax.fori_loop(0, count, train_stride, with_copy)[0]
 
 
 def _step(
-    lab: Laboratory, key: PRNGKeyArray, carry: tuple[Carry, Any], step: Array
+    sampler: TaskSampler, key: PRNGKeyArray, carry: tuple[Carry, Any], step: Array
 ) -> tuple[tuple[Carry, Any], None]:
-    # The low copy is carried, not cast anew: the update then writes it while it has the weights at hand.
-    (net, state, average, diverged_at, total), low = carry
-    run = lab.run
+    """One training step: draw a batch of train tasks, and update the network."""
+    # The low-precision copy is carried from step to step. The update writes it together with the
+    # weights, which costs less than casting them again at the beginning of a step.
+    (net, optimizer_state, average, diverged_at, loss_sum), low_precision_net = carry
+    run = sampler.run
     key_pick, key_draw = jax.random.split(jax.random.fold_in(key, step))
-    picked = below(key_pick, lab.split.num_train, (run.num_tasks,))
-    batch = lab.draw(key_draw, lab.table[lab.split.order[picked]], run.num_points)
-    loss, gradient = eqx.filter_value_and_grad(functools.partial(_loss, run))(
-        net if low is None else low, batch
-    )
-    if low is not None:
-        gradient = jax.tree.map(lambda leaf, master: leaf.astype(master.dtype), gradient, net)
-    updates, state = run.recipe.optimiser(run.num_steps).update(gradient, state, net)
+    picked = uniform_ints(key_pick, sampler.split.num_train, (run.num_tasks,))
+    rows = sampler.table[sampler.split.order[picked]]
+    batch = sampler.draw(key_draw, rows, run.num_points)
+
+    loss_and_gradient = eqx.filter_value_and_grad(functools.partial(_loss, run, key_draw))
+    if low_precision_net is None:
+        loss, gradient = loss_and_gradient(net, batch)
+    else:
+        loss, gradient = loss_and_gradient(low_precision_net, batch)
+        gradient = jax.tree.map(lambda leaf, weight: leaf.astype(weight.dtype), gradient, net)
+    optimizer = run.recipe.optimiser(run.num_steps)
+    updates, optimizer_state = optimizer.update(gradient, optimizer_state, net)
     net = optax.apply_updates(net, updates)
     if average is not None:
         average = optax.incremental_update(net, average, 1 - getattr(run.recipe, "ema", 0.0))
-    fails = (diverged_at < 0) & ~jnp.isfinite(loss)
-    total = jnp.where(step % (run.num_steps // run.num_evals) == 0, 0, total) + loss
-    return (
-        Carry(net, state, average, jnp.where(fails, step, diverged_at), total),
-        low_copy(run, net),
-    ), None
+
+    diverges_now = (diverged_at < 0) & ~jnp.isfinite(loss)
+    diverged_at = jnp.where(diverges_now, step, diverged_at)
+    follows_evaluation = step % (run.num_steps // run.num_evals) == 0
+    loss_sum = jnp.where(follows_evaluation, 0, loss_sum) + loss
+    new_carry = Carry(net, optimizer_state, average, diverged_at, loss_sum)
+    return (new_carry, low_precision_copy(run, net)), None
 
 
-def _loss(run: Run, net: Any, batch: Batch) -> Array:
+def _loss(run: Run, key: PRNGKeyArray, net: Any, batch: Batch) -> Array:
+    if getattr(run.model, "random_loss", False):
+        keys = jax.random.split(stream(key, "loss"), len(batch.task))
+        own_loss = functools.partial(run.model.loss, net, score=run.family.score)  # pyright: ignore
+        return jax.vmap(lambda batch, key: own_loss(batch, key=key))(batch, keys).mean()
     if hasattr(run.model, "loss"):
         return jax.vmap(lambda batch: run.model.loss(net, batch, run.family.score))(batch).mean()  # pyright: ignore
     prediction, _ = predict(net, batch)
     return jax.vmap(run.family.score)(prediction, batch.y)["loss"].mean()
 
 
-def _scores(lab: Laboratory, labels: Any, key: PRNGKeyArray) -> dict[str, Array]:
-    shared, n = lab.shared, lab.run.num_eval_tasks
+def low_precision_copy(run: Run, net: Any) -> Any:
+    """A copy of the network whose matrices have the recipe's type. None if that is float32.
+
+    Only networks with `mixed_precision` get a copy. Others would promote the types or fail.
+    """
+    dtype = matmul_dtype(getattr(run.recipe, "precision", "float32"))
+    if dtype == jnp.float32 or not getattr(net, "mixed_precision", False):
+        return None
+
+    def lower(leaf):
+        is_float32_matrix = leaf.ndim >= 2 and leaf.dtype == jnp.float32
+        return leaf.astype(dtype) if is_float32_matrix else leaf
+
+    return jax.tree.map(lower, net)
+
+
+def _evaluate(
+    template: Run,
+    labels: "Labels",
+    shared: Shared,
+    inputs: Inputs,
+    setting: Setting,
+    carry: Carry,
+    index: Array,
+) -> dict[str, Array]:
+    """The scores of evaluation number `index`."""
+    run = restore_knobs(template, inputs.knobs)
+    sampler = TaskSampler(run, shared, inputs.split, setting)
+    sampler.net = carry.net if carry.average is None else carry.average
+    key = jax.random.fold_in(stream(inputs.key, "eval"), index)
+    scores = _task_scores(sampler, labels, key) | _diagnostic_scores(sampler, key)
+    train_loss = carry.loss_sum / (run.num_steps // run.num_evals)
+    return scores | {"train/loss": train_loss, "diverged_at": carry.diverged_at}
+
+
+class _Side(NamedTuple):
+    """The tasks of one side of an evaluation: seen, test or extrapolation."""
+
+    table: Array
+    groups: dict[str, Array]  # of the table's rows
+    labels: tuple[tuple[str, int], ...]  # the groups' names and values
+    picked: Array  # rows of the table
+
+
+def _task_scores(sampler: TaskSampler, labels: "Labels", key: PRNGKeyArray) -> dict[str, Array]:
+    """The scores on seen, test and extrapolation tasks, and the unit activity on seen tasks."""
+    num_tasks = sampler.run.num_eval_tasks
     keys = jax.random.split(key, 4)
-    sides = {
-        "seen": (shared.table, shared.groups, lab.pick(keys[0], "train", n)),
-        "test": (shared.table, shared.groups, lab.pick(keys[1], "test", n)),
-    }
-    if shared.beyond.shape[0]:
-        picked = below(keys[2], shared.beyond.shape[0], (n,))
-        sides["extrapolation"] = (shared.beyond, shared.beyond_groups, picked)
-    # All sides in one draw and one forward pass: a draw is most of what there is to compile.
-    rows = jnp.concatenate([table[picked] for table, _, picked in sides.values()])
-    seen = lab.look(keys[3], rows)
+    sides = _pick_sides(sampler, labels, keys, num_tasks)
+    # One draw and one forward pass for all sides, because a draw takes longest to compile.
+    rows = jnp.concatenate([side.table[side.picked] for side in sides.values()])
+    observed = sampler.look(keys[3], rows)
+    metrics = jax.vmap(sampler.family.score)(observed.prediction, observed.batch.y)
     scores = {}
-    for metric, values in jax.vmap(lab.family.score)(seen.prediction, seen.batch.y).items():
-        for (side, (_, groups, picked)), of_side in zip(
-            sides.items(), values.reshape(-1, n), strict=True
-        ):
-            scores[f"{side}/{metric}"] = of_side.mean()
-            for group, value in labels["beyond" if side == "extrapolation" else "table"]:
-                member = groups[group][picked] == value
-                mean = jnp.where(member, of_side, 0).sum() / member.sum()
-                scores[f"{side}/{group}={value}/{metric}"] = (
-                    mean  # NaN where no such task was picked
-                )
-                scores[f"{side}/{group}={value}/num_tasks"] = member.sum()
-    seen_activations = {name: h[:n] for name, h in seen.activations.items()}
-    scores |= {
-        f"activity/{name}": value
-        for name, value in activity.measure(lab.net, seen_activations).items()
+    for metric, values in metrics.items():
+        side_values = values.reshape(-1, num_tasks)
+        for (name, side), task_values in zip(sides.items(), side_values, strict=True):
+            scores[f"{name}/{metric}"] = task_values.mean()
+            for group, group_value in side.labels:
+                is_member = side.groups[group][side.picked] == group_value
+                num_members = is_member.sum()
+                # NaN if no task of the group was picked.
+                group_mean = jnp.where(is_member, task_values, 0).sum() / num_members
+                scores[f"{name}/{group}={group_value}/{metric}"] = group_mean
+                scores[f"{name}/{group}={group_value}/num_tasks"] = num_members
+    seen_activations = {layer: h[:num_tasks] for layer, h in observed.activations.items()}
+    for name, value in activity.measure(sampler.net, seen_activations).items():
+        scores[f"activity/{name}"] = value
+    return scores
+
+
+def _pick_sides(
+    sampler: TaskSampler, labels: "Labels", keys: PRNGKeyArray, num_tasks: int
+) -> dict[str, _Side]:
+    shared = sampler.shared
+    seen = sampler.pick(keys[0], "train", num_tasks)
+    test = sampler.pick(keys[1], "test", num_tasks)
+    sides = {
+        "seen": _Side(shared.table, shared.groups, labels["table"], seen),
+        "test": _Side(shared.table, shared.groups, labels["table"], test),
     }
-    for diagnostic in lab.run.diagnostics:
+    num_beyond = shared.beyond.shape[0]
+    if num_beyond:
+        picked = uniform_ints(keys[2], num_beyond, (num_tasks,))
+        sides["extrapolation"] = _Side(
+            shared.beyond, shared.beyond_groups, labels["beyond"], picked
+        )
+    return sides
+
+
+def _diagnostic_scores(sampler: TaskSampler, key: PRNGKeyArray) -> dict[str, Array]:
+    scores = {}
+    for diagnostic in sampler.run.diagnostics:
         name = label(diagnostic)
-        measured = diagnostic.measure(stream(key, f"diagnostic/{name}"), lab)
+        measured = diagnostic.measure(stream(key, f"diagnostic/{name}"), sampler)
         scores |= {f"{name}/{metric}": value for metric, value in measured.items()}
     return scores
 
 
 class Labels(collections.UserDict):
-    """The values that each group takes, hashable so that they can be static."""
+    """The values of each group in a family's tables. Hashable, so that `jit` can take it."""
 
     def __hash__(self):
         return hash(tuple(sorted(self.data.items())))
 
 
 def labels_of(shared: Shared) -> Labels:
-    """The values of the groups of a family's tables."""
+    """The values of each group, as pairs (group, value), for both tables of a family."""
 
     def pairs(groups):
         return tuple(
@@ -274,41 +325,48 @@ def labels_of(shared: Shared) -> Labels:
     return Labels(table=pairs(shared.groups), beyond=pairs(shared.beyond_groups))
 
 
-class Compiled(NamedTuple):
-    """The three functions of one structure."""
+class Program(NamedTuple):
+    """The three compiled functions of one structure."""
 
     start: Any
     advance: Any
     evaluate: Any
 
 
-def compiled(
-    blank: Run, labels: Labels, leaves: tuple[jax.ShapeDtypeStruct, ...], tree: Any
-) -> Compiled:
-    """The functions of one structure, for all runs of a call, compiled for arguments of such shapes."""
-    return _compiled(json.dumps(to_json(blank)), blank, labels, leaves, tree)
+def compile_program(
+    template: Run, labels: Labels, leaves: tuple[jax.ShapeDtypeStruct, ...], tree: Any
+) -> Program:
+    """Compile the program of one structure for a lane of runs.
+
+    `leaves` and `tree` are the shapes of its arguments `(Shared, Inputs)`.
+    """
+    return _compile_program(json.dumps(to_json(template)), template, labels, leaves, tree)
 
 
-# The text holds the hashes of the user's classes: in a notebook, what they use may change while they stay the same.
+# The text contains the hashes of the user's classes. In a notebook, code that a class uses may
+# change although the class itself stays equal.
 @functools.lru_cache(maxsize=32)
-def _compiled(
-    _: str, blank: Run, labels: Labels, leaves: tuple[jax.ShapeDtypeStruct, ...], tree: Any
-) -> Compiled:
-    device.keep_programs()
+def _compile_program(
+    _: str, template: Run, labels: Labels, leaves: tuple[jax.ShapeDtypeStruct, ...], tree: Any
+) -> Program:
+    device.enable_program_cache()
     shared, inputs = jax.tree.unflatten(tree, leaves)
-    start = device.over_runs(functools.partial(_start, blank), (None, 0))
-    advance = device.over_runs(
-        functools.partial(_advance, blank), (None, 0, 0, 0, None, None), donated=3
+    start = device.vmap_over_runs(functools.partial(_start, template), (None, 0))
+    advance = device.vmap_over_runs(
+        functools.partial(_advance, template), (None, 0, 0, 0, None, None), donated=3
     )
-    evaluate = device.over_runs(functools.partial(_evaluate, blank, labels), (None, 0, 0, 0, None))
+    evaluate = device.vmap_over_runs(
+        functools.partial(_evaluate, template, labels), (None, 0, 0, 0, None)
+    )
+    setting, carry = jax.eval_shape(start, shared, inputs)
     number = jax.ShapeDtypeStruct((), np.int32)
-    trained = (shared, inputs, *jax.eval_shape(start, shared, inputs))
     lowered = (
         start.lower(shared, inputs),
-        advance.lower(*trained, number, number),
-        evaluate.lower(*trained, number),
+        advance.lower(shared, inputs, setting, carry, number, number),
+        evaluate.lower(shared, inputs, setting, carry, number),
     )
-    return Compiled(*(one.compile(compiler_options=device.compiler_options()) for one in lowered))
+    options = device.compiler_options()
+    return Program(*(function.compile(compiler_options=options) for function in lowered))
 
 
-compiled.cache_clear = _compiled.cache_clear  # pyright: ignore[reportFunctionMemberAccess]
+compile_program.cache_clear = _compile_program.cache_clear  # pyright: ignore[reportFunctionMemberAccess]

@@ -1,7 +1,7 @@
-"""Progress of a sweep in the terminal: runs, expected time left and the current test score. Silent where nobody looks.
+"""Progress of a sweep: finished runs, the time left and the current test score.
 
-A chunk counts by its expected seconds (`cost`), so that wide students weigh more than narrow ones; the time left is
-those seconds, corrected by how long the finished part really took.
+A chunk counts by its expected seconds (`cost`), so that wide networks count more than narrow ones.
+The time left is the expected time of the rest, corrected by how fast the finished part was.
 """
 
 import collections
@@ -15,35 +15,42 @@ from recombine.basics.suggest import counted
 from recombine.storage.status import Status
 from recombine.sweeps.run import Run, identity, structure
 
-WINDOW = 60  # seconds over which the throughput is told
+RATE_WINDOW = 60  # seconds over which the steps per second are averaged
+MAX_REASON_LENGTH = 300  # characters of an error that are printed
 
 
 class Display:
-    """Shows a bar on an interactive terminal, plain lines elsewhere, and nothing unless asked; keeps the status."""
+    """Shows the progress of a sweep, and writes its status file.
+
+    On a terminal it shows a bar, elsewhere plain lines. Unless `show_progress`, it prints only
+    notes. Without a `folder` there is no status file.
+    """
 
     def __init__(
         self,
         num_runs: int,
         num_finished: int,
         expected: Mapping[Any, float],
-        shown: bool,
+        show_progress: bool,
         folder: Path | None = None,
     ):
-        self.num_runs, self.num_finished, self.shown = num_runs, num_finished, shown
-        self.expected, self.total = expected, sum(expected.values())
-        self.done: dict[Any, float] = {}  # of each chunk's expected seconds
-        self.before: dict[Any, float] = {}  # the part of a chunk that another process had trained
-        self.steps: dict[
-            Any, int
-        ] = {}  # of all runs of each chunk together: less those of another process
-        self.trained: dict[Any, int] = {}  # and those that are trained
-        self.clock = time.perf_counter()
-        self.paces = collections.deque([(self.clock, 0)])
+        self.num_runs = num_runs
+        self.num_finished = num_finished
+        self.show_progress = show_progress
+        self.expected = expected  # seconds, by chunk
+        self.total = sum(expected.values())  # expected seconds of this process
+        self.done: dict[Any, float] = {}  # expected seconds that are done, by chunk
+        self.trained_steps: dict[Any, int] = {}  # of all runs of a chunk, by chunk
+        # What an earlier process had trained of a chunk. It says nothing about our speed.
+        self.resumed_fraction: dict[Any, float] = {}
+        self.resumed_steps: dict[Any, int] = {}
+        self.started = time.perf_counter()
+        self.recent_steps = collections.deque([(self.started, 0)])  # (time, steps until then)
         self.status = Status(folder, num_runs, num_finished)
-        self.bar = ProgressBar(self.total, shown=shown)
+        self.bar = ProgressBar(self.total, visible=show_progress)
 
     def __enter__(self) -> "Display":
-        if self.num_finished and self.shown:
+        if self.num_finished and self.show_progress:
             print_line(
                 f"{self.num_finished} of {self.num_runs} runs are finished already: reused",
                 stderr=True,
@@ -51,94 +58,111 @@ class Display:
         self.bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+    def __exit__(self, error_type: type[BaseException] | None, *_: Any) -> None:
         self.bar.stop()
-        failed = kind is not None or bool(self.status.told["failures"])
-        state = "failed" if failed else "finished"
-        self.status.now.clear()
-        self.status.write(
-            now=True, state="stopped" if kind is KeyboardInterrupt else state, left=None
-        )
+        if error_type is not None and issubclass(error_type, KeyboardInterrupt):
+            state = "stopped"
+        elif error_type is not None or self.status.document["failures"]:
+            state = "failed"
+        else:
+            state = "finished"
+        self.status.chunks.clear()
+        self.status.write(immediately=True, state=state, left=None)
 
     def note(self, text: str) -> None:
-        """Print a note, also where no progress is shown, and keep it for `recombine watch`."""
+        """Print a note, even if no progress is shown, and keep it for `recombine watch`."""
         say(text)
-        self.status.write(now=True, notes=[*self.status.told["notes"], text])
+        self.status.write(immediately=True, notes=[*self.status.document["notes"], text])
 
     def time_left(self, done: float) -> float:
-        """Seconds still needed when so many of the expected seconds are done."""
-        left, spent = self.total - done, time.perf_counter() - self.clock
-        # The measured pace replaces the expected one as it becomes known.
-        known = done / self.total if self.total else 1.0
-        return left * ((1 - known) + known * spent / done if done else 1.0)
+        """The seconds left when `done` of the expected seconds are done."""
+        left = self.total - done
+        if not done:
+            return left
+        elapsed = time.perf_counter() - self.started
+        # The more is done, the more the measured speed counts against the expected one.
+        fraction = done / self.total if self.total else 1.0
+        return left * ((1 - fraction) + fraction * elapsed / done)
 
     def update(self, chunk: Any, progress: Any) -> None:
-        """Show where a chunk stands."""
-        score = "" if progress.score is None else f", test score {progress.score:.3f}"
-        text = f"{progress.phase} {counted(progress.num_runs, 'run')}, step {progress.step:,} of "
-        text += f"{progress.num_steps:,}{score}"
-        self.status.now[chunk] = {
+        """Show the progress of a chunk (`trainer.Progress`)."""
+        num_steps_done = progress.step * progress.num_runs
+        self.status.chunks[chunk] = {
             "runs": progress.num_runs,
             "phase": progress.phase,
             "step": progress.step,
             "num_steps": progress.num_steps,
             "score": progress.score,
         }
-        if (
-            progress.phase == "resuming"
-        ):  # what another process did says nothing about this one's pace
-            self.before[chunk] = progress.fraction
-            self.steps[chunk] = -progress.step * progress.num_runs
+        if progress.phase == "resuming":
+            self.resumed_fraction[chunk] = progress.fraction
+            self.resumed_steps[chunk] = num_steps_done
             self.total -= self.expected.get(chunk, 0.0) * progress.fraction
-        self.steps.setdefault(chunk, 0)
-        self.trained[chunk] = progress.step * progress.num_runs
-        self._show(chunk, progress.fraction, text)
+        self.trained_steps[chunk] = num_steps_done
+        score = "" if progress.score is None else f", test score {progress.score:.3f}"
+        self._show(
+            chunk,
+            progress.fraction,
+            f"{progress.phase} {counted(progress.num_runs, 'run')}, "
+            f"step {progress.step:,} of {progress.num_steps:,}{score}",
+        )
 
     def finish(self, chunk: Any, num_new: int) -> None:
-        """Count a chunk that is trained: so many runs have been written by now."""
-        self.num_finished = self.status.told["reused"] + num_new
-        self.status.now.pop(chunk, None)
-        self.status.told["finished"] = self.num_finished
-        if chunk not in self.trained:  # nobody told how it went along
-            self.trained[chunk] = sum(run.num_steps for run in chunk.runs)
+        """Count a trained chunk. `num_new` runs of the sweep have been written so far."""
+        self.num_finished = self.status.document["reused"] + num_new
+        self.status.chunks.pop(chunk, None)
+        self.status.document["finished"] = self.num_finished
+        if chunk not in self.trained_steps:  # trained elsewhere, without progress on the way
+            self.trained_steps[chunk] = sum(run.num_steps for run in chunk.runs)
             self._show(chunk, 1.0, f"{self.num_finished} of {self.num_runs} runs are finished")
 
     def fail(self, chunk: Any, error: Exception) -> None:
         """Count a chunk that could not be trained."""
-        self.status.now.pop(chunk, None)
+        self.status.chunks.pop(chunk, None)
         self.done[chunk] = self.expected.get(chunk, 0.0)
         reason = " ".join(str(error).split()) or type(error).__name__
-        if self.shown:
-            say(f"{counted(len(chunk.runs), 'run')} failed, the others go on: {reason[:300]}")
+        if self.show_progress:
+            failed = counted(len(chunk.runs), "run")
+            say(f"{failed} failed, the others continue: {reason[:MAX_REASON_LENGTH]}")
         failure = {"runs": [identity(run) for run in chunk.runs], "reason": reason}
-        self.status.write(now=True, failures=[*self.status.told["failures"], failure])
+        self.status.write(immediately=True, failures=[*self.status.document["failures"], failure])
+
+    def steps_trained_here(self) -> int:
+        """The training steps of this process, over all runs."""
+        return sum(self.trained_steps.values()) - sum(self.resumed_steps.values())
 
     def _show(self, chunk: Any, fraction: float, text: str) -> None:
-        self.done[chunk] = self.expected.get(chunk, 0.0) * (fraction - self.before.get(chunk, 0.0))
-        done, now = sum(self.done.values()), time.perf_counter()
-        self.bar.total = self.total  # it changes when a chunk is resumed
-        self.bar.update(
-            f"{text}, {duration(self.time_left(done))} left", done, at_once=fraction in (0, 1)
-        )
-        steps = sum(self.steps.values()) + sum(self.trained.values())
-        if now - self.paces[-1][0] >= 1:
-            self.paces.append((now, steps))
-        while len(self.paces) > 1 and now - self.paces[1][0] > WINDOW:
-            self.paces.popleft()
-        (begin, before), rate = self.paces[0], None
-        if steps > before and now > begin:
-            rate = (steps - before) / (now - begin)
-        self.status.write(left=self.time_left(done), rate=rate)
+        fraction_here = fraction - self.resumed_fraction.get(chunk, 0.0)
+        self.done[chunk] = self.expected.get(chunk, 0.0) * fraction_here
+        done = sum(self.done.values())
+        time_left = self.time_left(done)
+        self.bar.total = self.total  # changes when a chunk is resumed
+        self.bar.update(f"{text}, {duration(time_left)} left", done, force_line=fraction in (0, 1))
+        self.status.write(left=time_left, rate=self._steps_per_second())
+
+    def _steps_per_second(self) -> float | None:
+        """The training steps per second of the last minute. None if nothing is known yet."""
+        now = time.perf_counter()
+        num_steps = self.steps_trained_here()
+        recent = self.recent_steps
+        if now - recent[-1][0] >= 1:
+            recent.append((now, num_steps))
+        while len(recent) > 1 and now - recent[1][0] > RATE_WINDOW:
+            recent.popleft()
+        first_time, first_num_steps = recent[0]
+        if num_steps <= first_num_steps or now <= first_time:
+            return None
+        return (num_steps - first_num_steps) / (now - first_time)
 
 
 def expected_seconds(chunks: Iterable[Any], cost: Any) -> dict[Any, float]:
-    """What each chunk will take, the compilation of every structure counted with its first chunk."""
-    known: set[Run] = set()
-    found = {}
+    """The expected seconds of each chunk. The first chunk of a structure includes compilation."""
+    compiled: set[Run] = set()
+    seconds = {}
     for chunk in chunks:
-        kind = structure(chunk.runs[0])
-        found[chunk] = cost.chunk(chunk.runs, chunk.width) + (
-            0 if kind in known else cost.compile_seconds
-        )
-        known.add(kind)
-    return found
+        seconds[chunk] = cost.chunk(chunk.runs, chunk.width)
+        chunk_structure = structure(chunk.runs[0])
+        if chunk_structure not in compiled:
+            seconds[chunk] += cost.compile_seconds
+            compiled.add(chunk_structure)
+    return seconds

@@ -1,10 +1,12 @@
-"""Where the rows of a sweep go as chunks finish: into its table, then to its mirror. Nothing finished is lost.
+"""Write the rows of a sweep as chunks finish: into its table, then to its mirror.
 
-A disk that is full, or a folder that has gone, does not stop the training: rows wait in memory and are tried again with
-the next ones. What still cannot be written in the end is left in the system's temporary folder.
+No finished row is lost. A full disk or a missing folder does not stop training: rows wait in memory
+and are written together with the next ones. Rows that cannot be written until the end are saved in
+the system's temporary folder.
 """
 
 import contextlib
+import errno
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -15,147 +17,178 @@ from recombine.basics.errors import InputError
 from recombine.storage.table import Table
 from recombine.training import checkpoint
 
-MAX_PARTS = (
-    64  # files of rows; more are put into one, so that a table of thousands of runs opens at once
-)
+MAX_PARTS = 64  # files of rows: more are merged into one, so that a large table opens quickly
 
 
-class Writer:
-    """Takes the rows of finished chunks; without a table it only keeps them."""
+class RowWriter:
+    """Writes the rows of finished chunks. Without a table it keeps them in memory."""
 
     def __init__(
         self,
         table: Table | None,
         mirror: Callable[[pd.DataFrame], None] | None = None,
-        before: Iterable[str] = (),
+        written_before: Iterable[str] = (),
     ):
-        self.table, self.mirror = table, mirror
-        self.before = set(before)  # runs that had rows when the sweep began
-        self.waiting: list[pd.DataFrame] = []  # to be written
-        self.kept: list[pd.DataFrame] = []  # where there is no table
-        self.names: list[str] = []  # of the runs that wait
-        self.written: set[str] = set()
-        self.tell: Callable[[str], None] = lambda _: None
+        self.table = table
+        self.mirror = mirror
+        self.written_before = set(written_before)  # runs with rows when the sweep began
+        self.written: set[str] = set()  # runs written since
+        self.waiting: list[pd.DataFrame] = []  # rows to be written
+        self.waiting_runs: list[str] = []
+        self.in_memory: list[pd.DataFrame] = []  # all rows, if there is no table
+        self.notify: Callable[[str], None] = lambda _: None
 
     @property
-    def checkpoints(self) -> Path | None:
-        """The folder for the checkpoints of chunks in training."""
+    def checkpoint_folder(self) -> Path | None:
+        """The folder for checkpoints of chunks in training."""
         if self.table is None:
             return None
         path = self.table.path
-        return (
-            path.with_name(f".{path.name}.checkpoints")
-            if self.table.packed
-            else path / "checkpoints"
-        )
+        if self.table.packed:
+            return path.with_name(f".{path.name}.checkpoints")
+        return path / "checkpoints"
 
     @contextlib.contextmanager
-    def writing(self, tell: Callable[[str], None]) -> Iterator[None]:
-        """While rows come in; at the end they are all in the table, or the user is told where they are."""
-        self.tell = tell
+    def writing(self, notify: Callable[[str], None]) -> Iterator[None]:
+        """Write rows in this block. At its end all are in the table, or an error says where.
+
+        `notify` shows the user a message.
+        """
+        self.notify = notify
         try:
             yield
         finally:
             error = self._flush()
             if error is not None:
-                raise self._rescue(error) from error
+                raise self._save_elsewhere(error) from error
             self.tidy()
 
-    def add(self, rows: pd.DataFrame, names: Iterable[str]) -> set[str]:
-        """Take the rows of a finished chunk of these runs, and tell which runs are written by now."""
-        self.waiting += [rows] if len(rows) else []
-        self.names += names
+    def add(self, rows: pd.DataFrame, run_hashes: Iterable[str]) -> set[str]:
+        """Write the rows of a finished chunk. Returns the runs that are written so far."""
+        if len(rows):
+            self.waiting.append(rows)
+        self.waiting_runs += run_hashes
         error = self._flush()
+        if self.table is None:
+            return self.written
         if error is not None:
             num_runs = sum(frame["run"].nunique() for frame in self.waiting)
-            told = f"cannot write to {self._place} ({_reason(error)})"
-            self.tell(f"{told}: {num_runs} runs wait in memory; free some space")
-        elif self.table is not None and self.table.num_parts() > MAX_PARTS:
-            self._compact()
+            self.notify(
+                f"cannot write to {self.table.path} ({_reason(error)}): "
+                f"{num_runs} runs wait in memory; free some space"
+            )
+        elif self.table.num_parts() > MAX_PARTS:
+            _try_to_compact(self.table)
         return self.written
 
     def tidy(self) -> None:
-        """Put the rows into one part, and remove checkpoints of runs that have rows; for who holds the table."""
-        if self.table is not None:
-            self._compact()
-            with contextlib.suppress(OSError, InputError):
-                checkpoint.forget(self.checkpoints, self.before | self.written)
+        """Merge the parts of the table, and remove checkpoints of runs that have rows.
 
-    def _compact(self) -> None:
-        with contextlib.suppress(
-            OSError, InputError
-        ):  # a disk that is nearly full, a damaged part: later, then
-            if self.table is not None:
-                self.table.compact()
+        Call it only while the table is locked.
+        """
+        if self.table is not None:
+            _try_to_compact(self.table)
+            with contextlib.suppress(OSError, InputError):
+                finished = self.written_before | self.written
+                checkpoint.remove_checkpoints(self.checkpoint_folder, finished)
 
     def rows(self) -> pd.DataFrame:
-        """All rows of the table, or all that came in."""
-        return pd.concat(self.kept, ignore_index=True) if self.table is None else self.table.read()
+        """All rows of the table. Without a table, all rows that were added."""
+        if self.table is None:
+            return pd.concat(self.in_memory, ignore_index=True)
+        return self.table.read()
 
     def _flush(self) -> Exception | None:
-        """Write what waits; the error if that is not possible now."""
-        rows = pd.concat(self.waiting, ignore_index=True) if self.waiting else None
-        if rows is not None and self.table is not None:
-            try:
-                self.table.append(rows)
-            except (OSError, InputError) as error:
-                return error
-        if rows is not None:
-            self.kept += self.waiting if self.table is None else []
+        """Write the waiting rows. Returns the error if that is not possible now."""
+        if self.waiting:
+            rows = pd.concat(self.waiting, ignore_index=True)
+            if self.table is None:
+                self.in_memory += self.waiting
+            else:
+                error = self._append(rows)
+                if error is not None:
+                    return error
             self.waiting.clear()
-            self.copy(rows)
-        self.written |= set(self.names)
-        checkpoint.forget(self.checkpoints, self.names)
-        self.names.clear()
+            self.send_to_mirror(rows)
+        self.written |= set(self.waiting_runs)
+        checkpoint.remove_checkpoints(self.checkpoint_folder, self.waiting_runs)
+        self.waiting_runs.clear()
         return None
 
-    def copy(self, rows: pd.DataFrame) -> None:
-        """Give rows to the mirror; one that fails is told and dropped."""
-        if self.mirror is not None:
+    def _append(self, rows: pd.DataFrame) -> Exception | None:
+        """Add rows to the table. Returns the error if that is not possible now.
+
+        On a full disk, checkpoints are dropped first: they only save time, rows are results.
+        """
+        assert self.table is not None
+        try:
+            self.table.append(rows)
+        except OSError as error:
+            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            if not is_full or not checkpoint.drop_all(self.checkpoint_folder):
+                return error
+            self.notify("the disk is full: checkpoints were dropped to make room for rows")
             try:
-                self.mirror(rows)
-            except Exception as error:
-                self.mirror = None
-                self.tell(
-                    f"the mirror gets no more rows, the table has them all ({type(error).__name__}: {error})"
-                )
+                self.table.append(rows)
+            except (OSError, InputError) as second_error:
+                return second_error
+        except InputError as error:
+            return error
+        return None
 
-    @property
-    def _place(self) -> Path | str:
-        return "memory" if self.table is None else self.table.path
+    def send_to_mirror(self, rows: pd.DataFrame) -> None:
+        """Send rows to the mirror. After an error the mirror is not used any more."""
+        if self.mirror is None:
+            return
+        try:
+            self.mirror(rows)
+        except Exception as error:
+            self.mirror = None
+            self.notify(
+                "the mirror gets no more rows, but the table has them all "
+                f"({type(error).__name__}: {error})"
+            )
 
-    def _rescue(self, error: Exception) -> InputError:
+    def _save_elsewhere(self, error: Exception) -> InputError:
+        """Save the waiting rows in a temporary folder. Returns the error that says so."""
         assert self.table is not None
         rows = pd.concat(self.waiting, ignore_index=True)
-        told = f"cannot write to {self.table.path} ({_reason(error)})"
+        problem = f"cannot write to {self.table.path} ({_reason(error)})"
         try:
-            left = Table(Path(tempfile.mkdtemp(prefix="recombine-"))).append(rows)
-        except OSError as second:
+            saved = Table(Path(tempfile.mkdtemp(prefix="recombine-"))).append(rows)
+        except OSError as second_error:
             return InputError(
-                f"{told} nor to the temporary folder ({_reason(second)}): free some space and start again"
+                f"{problem} nor to the temporary folder ({_reason(second_error)}): "
+                "free some space and start again"
             )
         move = "" if self.table.packed else f"move that file into {self.table.path / 'rows'}, or "
         return InputError(
-            f"{told}: the rows of the last {rows['run'].nunique()} runs are in {left}; free some space and {move}run "
-            "the same command again"
+            f"{problem}: the rows of the last {rows['run'].nunique()} runs are in {saved}; "
+            f"free some space and {move}run the same command again"
         )
 
 
-def hold(table: Table, stack: contextlib.ExitStack) -> InputError | None:
-    """Hold a table until the stack ends, its rows in one part; or why it cannot be held (read-only, another writer)."""
+def lock_table(table: Table, stack: contextlib.ExitStack) -> InputError | None:
+    """Lock a table for writing until the stack ends, and merge its parts.
+
+    Returns the error if it cannot be locked: it is read-only, or another process writes to it.
+    """
     try:
         if not table.path.exists():
-            table.check_writable()  # which makes its folder
+            table.check_writable()  # makes its folder
         stack.enter_context(table.held())
     except InputError as error:
         return error
     except OSError as error:
         return InputError(f"cannot write to {table.path} ({_reason(error)}): name another --out")
-    with contextlib.suppress(
-        OSError, InputError
-    ):  # a disk that is nearly full, a damaged part: later, then
-        table.compact()
+    _try_to_compact(table)
     return None
+
+
+def _try_to_compact(table: Table) -> None:
+    # It may fail on a nearly full disk or for a damaged part. A later attempt may succeed.
+    with contextlib.suppress(OSError, InputError):
+        table.compact()
 
 
 def _reason(error: Exception) -> str:

@@ -1,62 +1,75 @@
-"""Runs -> groups of equal structure -> chunks -> any executor of `concurrent.futures` shape -> table.
+"""Train a sweep: plan what is missing in its table, train it chunk by chunk, and write the rows.
 
-Resumption comes from the table alone: a run that has rows there is finished. Chunks are planned from the whole sweep,
-never from what is left of it, so a resumed sweep runs the very programs that an uninterrupted one would have run.
+The table alone decides what is resumed: a run with rows there is finished. Chunks are made from
+the whole sweep, never from the missing runs only, so a resumed sweep runs the same programs as an
+uninterrupted one.
 """
 
 import concurrent.futures
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 import pandas as pd
 
+from recombine.basics.console import duration
 from recombine.basics.errors import InputError, require
 from recombine.basics.suggest import counted
 from recombine.storage.table import Table
-from recombine.sweeps.code_hash import of_package
+from recombine.sweeps.code_hash import hash_of_package
 from recombine.sweeps.run import Run, identity, structure
-from recombine.training import cost, device, trainer
+from recombine.training import cost, device, machine, termination, trainer
 from recombine.training.chunk import (
-    MAX_WIDTH,
+    MAX_WIDTH_CPU,
     Chunk,
-    Watch,
+    ChunkProgressCallback,
     chunk_rows,
-    cut,
     fit_chunk,
-    remote_rows,
+    make_chunks,
+    remote_chunk_rows,
 )
 from recombine.training.executors import remote
 from recombine.training.fitted import Fitted
 from recombine.training.progress import Display, expected_seconds
-from recombine.training.row_writer import Writer, hold
+from recombine.training.row_writer import RowWriter, lock_table
 from recombine.training.task_sampler import Splits, split_bytes
 from recombine.training.validation import check_runs
 
-MAX_WIDTH_GPU = 64  # enough to fill the device at any size (docs/results/bench.md); halved where memory is short
+# Runs of a chunk on a GPU: enough to fill it (docs/results/bench.md). Halved if they do not fit.
+MAX_WIDTH_GPU = 64
+MAX_SILENCE = 60.0  # seconds without a finished chunk, until a note names the workers
+# Every row has these. A row without one of the other columns about the machine is older.
+OLDEST_COLUMNS = {"meta/jax", "meta/code", "meta/device"}
+MAX_SPLIT_BYTES = 2**28  # of the splits of all runs, if they are kept while a sweep trains
+
 Mirror = Callable[[pd.DataFrame], None]
-MAX_SPLIT_BYTES = 2**28  # splits of all runs that are kept while a sweep trains
 OpenExecutor = Callable[[], contextlib.AbstractContextManager[Executor | None]]
 
 
 class Plan(NamedTuple):
-    """What a sweep still needs: its chunks, the rows that are there, the runs that have rows, and those of the sweep
-    that need nothing more."""
+    """What is left to do for a sweep. Runs are given by their hashes."""
 
-    chunks: list[Chunk]
-    rows: pd.DataFrame
-    written: set[str]
-    finished: set[str]
+    chunks: list[Chunk]  # that have something left to train
+    rows: pd.DataFrame  # that the table already has
+    written: set[str]  # all runs with rows in the table
+    finished: set[str]  # runs of this sweep that need no training
     max_width: int
 
 
+class _Remotely(NamedTuple):
+    """Where chunks are trained if not in this process, and what is required of the workers."""
+
+    executor: Executor
+    like_workers: bool
+
+
 class Outcome(NamedTuple):
-    """The rows of a sweep, in the order of its runs, and how many of the runs were trained for it."""
+    """The rows of a sweep, in the order of its runs, and how many runs were trained for it."""
 
     rows: pd.DataFrame
     num_trained: int
@@ -72,24 +85,33 @@ def train(
     max_width: int | None = None,
     mirror: Mirror | None = None,
     about: Mapping[str, Any] | None = None,
+    like_workers: bool = False,
 ) -> pd.DataFrame:
-    """Train every run and give its rows: one line per run and evaluation.
+    """Train every run and return its rows: one row per run and evaluation.
 
-    With `out`, a folder or a `.parquet` file, rows are written as chunks finish, finished runs are not trained again,
-    and a chunk that was stopped goes on where it was a minute before. With `keep`, every trained network is saved in
-    that folder, to be read with `Fitted.load`. Progress is shown on a terminal, or always or never. At most
-    `max_width` runs share a program. `mirror` is called with all rows once they are written; what `about` says of the
-    sweep is noted beside them when it begins.
+    Args:
+        runs: A run, or the runs of a sweep.
+        out: A folder or a `.parquet` file. Rows are written there as chunks finish. Finished runs
+            are not trained again, and an interrupted chunk continues from its last checkpoint.
+        keep: A folder for all trained networks. Load one with `Fitted.load`.
+        executor: Trains the chunks elsewhere, see `recombine.training.executors`.
+        progress: Show progress. By default it is shown on a terminal.
+        max_width: The largest number of runs that one program trains side by side.
+        mirror: Is called with rows after they are written, and with rows that are reused.
+        about: Notes about the sweep, stored with the rows when training begins.
+        like_workers: Refuse workers of the executor that differ from the first one (another device,
+            CPU, XLA flags or library versions), since they give slightly other numbers.
     """
     return complete(
         [runs] if isinstance(runs, Run) else list(runs),
         None if out is None else Table(out),
-        keep=None if keep is None else _folder(keep),
+        keep=None if keep is None else _make_folder(keep),
         open_executor=lambda: contextlib.nullcontext(executor),
-        shown=sys.stderr.isatty() if progress is None else progress,
+        show_progress=sys.stderr.isatty() if progress is None else progress,
         max_width=max_width,
         mirror=mirror,
         about=about or {},
+        like_workers=like_workers,
     ).rows
 
 
@@ -99,103 +121,133 @@ def complete(
     *,
     keep: Path | None = None,
     open_executor: OpenExecutor = contextlib.nullcontext,
-    shown: bool = False,
+    show_progress: bool = False,
     max_width: int | None = None,
     mirror: Mirror | None = None,
     about: Mapping[str, Any],
+    like_workers: bool = False,
 ) -> Outcome:
-    """Train those runs of a sweep that the table lacks.
+    """Train the runs of a sweep that are missing in its table.
 
-    The table is held from here on, and read once. Where it cannot be held (it is read-only, or another process writes
-    to it) a sweep that is finished is still answered from it.
+    The table is locked until the end and read once. A table that cannot be locked (it is read-only,
+    or another process writes to it) can still be used if no run is missing.
     """
     require(len(runs) > 0, "there are no runs to train")
     require(all(isinstance(run, Run) for run in runs), "train takes a Run or a list of Run")
     require(max_width is None or max_width >= 1, f"max_width must be at least 1, got {max_width}")
     with contextlib.ExitStack() as stack:
-        splits = executor = None
-        new = table is None or not table.path.exists()
-        if new:  # all runs are checked and the executor is opened first: what is refused leaves no folder behind
-            splits, executor = check_runs(runs), stack.enter_context(open_executor())
-        problem = None if table is None else hold(table, stack)
+        splits: Splits | None = None
+        executor: Executor | None = None
+        is_new = table is None or not table.path.exists()
+        if is_new:  # checked before the folder is made, so that a refused sweep leaves none behind
+            splits = check_runs(runs)
+            executor = stack.enter_context(open_executor())
+        lock_error = None if table is None else lock_table(table, stack)
         plan = _plan(runs, table, keep, max_width)
-        if problem is not None and plan.chunks:
-            raise problem
-        writer = Writer(table, mirror, plan.written)
+        if lock_error is not None and plan.chunks:
+            raise lock_error
+        writer = RowWriter(table, mirror, plan.written)
         if not plan.chunks:
-            if problem is None:
+            if lock_error is None:
                 writer.tidy()
-            with Display(
-                len(plan.finished), len(plan.finished), {}, shown
-            ) as display:  # says that all is there
-                return Outcome(_reused(runs, plan, writer, display), 0)
-        if not new:
+            num_runs = len(plan.finished)
+            with Display(num_runs, num_runs, {}, show_progress) as display:
+                return Outcome(_reuse_rows(runs, plan, writer, display), 0)
+        if not is_new:
             splits = check_runs(run for chunk in plan.chunks for run in chunk.runs)
             executor = stack.enter_context(open_executor())
         if table is not None:
             table.check_writable()
-            _note(table, {"max_width": plan.max_width} | dict(about))
-        names = {identity(run) for run in runs}
-        folder = None if table is None or table.packed else table.path
-        expected = expected_seconds(plan.chunks, cost.load()) if shown or folder else {}
-        display = stack.enter_context(
-            Display(len(names), len(names & plan.finished), expected, shown, folder)
-        )
-        if names & plan.written:
-            _reused([run for run in runs if identity(run) in plan.written], plan, writer, display)
-        writer.tidy()
-        plan = plan._replace(rows=pd.DataFrame())  # they may be large, and training takes long
-        if executor is not None or split_bytes(splits or {}) > MAX_SPLIT_BYTES:
-            splits = None  # each chunk splits its own tasks again, where it is trained
-        _record(plan, splits, keep, executor, writer, display)
-    rows = _ordered(writer.rows(), runs)
-    missing = len(names - set(rows["run"]))
-    place = "" if table is None else table.path
+            _store_notes(table, {"max_width": plan.max_width} | dict(about))
+        with _open_display(runs, table, plan, show_progress) as display:
+            reused = [run for run in runs if identity(run) in plan.written]
+            if reused:
+                _reuse_rows(reused, plan, writer, display)
+            writer.tidy()
+            plan = plan._replace(rows=pd.DataFrame())  # may be large, and training takes long
+            if executor is not None or split_bytes(splits or {}) > MAX_SPLIT_BYTES:
+                splits = None  # frees the memory: each chunk splits its tasks again
+            remotely = None if executor is None else _Remotely(executor, like_workers)
+            with termination.stop_on_sigterm():
+                _record(plan, splits, keep, remotely, writer, display)
+    return _outcome(runs, table, plan, writer)
+
+
+def _open_display(runs: list[Run], table: Table | None, plan: Plan, show_progress: bool) -> Display:
+    num_runs = len({identity(run) for run in runs})
+    status_folder = None if table is None or table.packed else table.path
+    expected = {}
+    if show_progress or status_folder is not None:
+        expected = expected_seconds(plan.chunks, cost.load())
+    return Display(num_runs, len(plan.finished), expected, show_progress, status_folder)
+
+
+def _outcome(runs: list[Run], table: Table | None, plan: Plan, writer: RowWriter) -> Outcome:
+    """The rows of all runs, once everything is trained."""
+    rows = _rows_in_order(writer.rows(), runs)
+    run_hashes = {identity(run) for run in runs}
+    num_missing = len(run_hashes - set(rows["run"]))
     require(
-        missing == 0,
-        f"{missing} runs are not in {place}: it was changed meanwhile; run the same command again",
+        num_missing == 0,
+        f"{num_missing} runs are missing in {'' if table is None else table.path}, which was "
+        "changed during training: run the same command again",
     )
-    return Outcome(rows, len(names - plan.finished))
+    return Outcome(rows, len(run_hashes - plan.finished))
 
 
-def finished(runs: list[Run], table: Table) -> pd.DataFrame:
-    """The rows of those of these runs that are finished in a table; nothing is trained."""
+def finished_rows(runs: list[Run], table: Table) -> pd.DataFrame:
+    """The rows of the runs that are finished in a table. Nothing is trained."""
     rows = table.read()
-    rows = _ordered(rows, runs) if len(rows) else rows
-    message = f"none of the {len(runs)} runs is finished in {table.path}: leave out --finished to train them"
-    require(len(rows) > 0, message)
+    if len(rows):
+        rows = _rows_in_order(rows, runs)
+    require(
+        len(rows) > 0,
+        f"none of the {len(runs)} runs is finished in {table.path}: "
+        "leave out --no-train to train them",
+    )
     return rows
 
 
-def _reused(runs: list[Run], plan: Plan, writer: Writer, display: Display) -> pd.DataFrame:
-    """The rows of runs that were finished before; what is strange about them is told, and mirrors get them too."""
-    rows = _ordered(plan.rows, runs)
-    _tell_mixed(rows, display)
-    writer.tell = display.note
-    writer.copy(rows)
+def _reuse_rows(runs: list[Run], plan: Plan, writer: RowWriter, display: Display) -> pd.DataFrame:
+    """The rows of runs that were finished before. The mirror gets them too."""
+    rows = _rows_in_order(plan.rows, runs)
+    _note_other_versions(rows, display)
+    writer.notify = display.note
+    writer.send_to_mirror(rows)
     return rows
 
 
 def _plan(runs: list[Run], table: Table | None, keep: Path | None, max_width: int | None) -> Plan:
-    """What is left of a sweep. Chunks are cut from all its runs; those without anything left are not among them."""
+    """Find what is left of a sweep.
+
+    Chunks are made from all runs. Those whose runs are all finished are left out.
+    """
     if table is not None and max_width is None:
-        # Rows depend on the width in their last digits: what was begun with one width is finished with it.
+        # The last digits of rows depend on the width: a sweep is finished with its first width.
         max_width = table.meta().get("max_width")
     if max_width is None:
-        max_width = (
-            max(MAX_WIDTH, device.num_cores())
-            if device.on_cpu()
-            else MAX_WIDTH_GPU * device.num_devices()
-        )
+        max_width = _default_max_width()
     rows = pd.DataFrame({"run": []}) if table is None else table.read()
     written = set(rows["run"]) if len(rows) else set()
-    # A run whose network is wanted but was not kept is trained again; its rows stay the ones that it has.
-    finished = {name for name in written if keep is None or (keep / name / "run.json").exists()}
-    chunks = [c for c in cut(runs, max_width) if not {identity(run) for run in c.runs} <= finished]
-    return Plan(chunks, rows, written, finished & {identity(run) for run in runs}, max_width)
+    finished = written
+    if keep is not None:
+        # A run whose network is wanted but was not kept is trained again. It keeps its old rows.
+        finished = {name for name in written if (keep / name / "run.json").exists()}
+    chunks = []
+    for chunk in make_chunks(runs, max_width):
+        if not {identity(run) for run in chunk.runs} <= finished:
+            chunks.append(chunk)
+    finished_here = finished & {identity(run) for run in runs}
+    return Plan(chunks, rows, written, finished_here, max_width)
 
 
-def _note(table: Table, notes: dict[str, Any]) -> None:
+def _default_max_width() -> int:
+    if device.on_cpu():
+        return max(MAX_WIDTH_CPU, device.num_cores())
+    return MAX_WIDTH_GPU * device.num_devices()
+
+
+def _store_notes(table: Table, notes: dict[str, Any]) -> None:
     try:
         table.note(**notes)
     except OSError as error:
@@ -204,7 +256,7 @@ def _note(table: Table, notes: dict[str, Any]) -> None:
         ) from error
 
 
-def _folder(keep: str | Path) -> Path:
+def _make_folder(keep: str | Path) -> Path:
     try:
         Path(keep).mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -218,113 +270,192 @@ def _record(
     plan: Plan,
     splits: Splits | None,
     keep: Path | None,
-    executor: Executor | None,
-    writer: Writer,
+    remotely: _Remotely | None,
+    writer: RowWriter,
     display: Display,
 ) -> None:
-    """Write the rows of chunks as they come; errors are raised at the end, so that the rest is written first."""
-    failed: list[tuple[Chunk, Exception]] = []
+    """Train the chunks and write their rows. Errors are raised when all others are written."""
+    failures: list[tuple[Chunk, Exception]] = []
+    machines = _Machines(display)
     with writer.writing(display.note):
-        for chunk, outcome in _outcomes(
-            plan.chunks, splits, keep, executor, writer.checkpoints, display.update
-        ):
+        for chunk, outcome in _train_chunks(plan.chunks, splits, keep, remotely, writer, display):
             if isinstance(outcome, Exception):
-                failed.append((chunk, outcome))
+                failures.append((chunk, outcome))
                 display.fail(chunk, outcome)
             else:
-                new = outcome.loc[~outcome["run"].isin(list(plan.written)), :]
-                written = writer.add(new, [identity(run) for run in chunk.runs])
+                machines.add(outcome)
+                new_rows = outcome.loc[~outcome["run"].isin(list(plan.written)), :]
+                written = writer.add(new_rows, [identity(run) for run in chunk.runs])
                 display.finish(chunk, len(written - plan.finished))
-    for _, error in failed:
-        if len(failed) < len(plan.chunks) and isinstance(error, InputError):
-            num_runs = sum(len(chunk.runs) for chunk, _ in failed)
-            raise InputError(
-                f"{counted(num_runs, 'run')} failed, the others are trained: {error}"
-            ) from error
-        raise error
+    if not failures:
+        return
+    error = failures[0][1]
+    if isinstance(error, InputError) and len(failures) < len(plan.chunks):
+        num_failed = sum(len(chunk.runs) for chunk, _ in failures)
+        raise InputError(
+            f"{counted(num_failed, 'run')} failed, the others are trained: {error}"
+        ) from error
+    raise error
 
 
-def _outcomes(
+def _train_chunks(
     chunks: list[Chunk],
     splits: Splits | None,
     keep: Path | None,
-    executor: Executor | None,
-    folder: Path | None,
-    watch: Watch,
+    remotely: _Remotely | None,
+    writer: RowWriter,
+    display: Display,
 ) -> Iterator[tuple[Chunk, pd.DataFrame | Exception]]:
-    """Each chunk with its rows or its error, as they come."""
-    if executor is None:  # one at a time, so that each is written before the next begins
-        for chunk, ready in _prepared(chunks, splits):
-            try:
-                outcome = chunk_rows(chunk, keep, watch, ready, folder, False, splits)
-            except Exception as error:
-                outcome = error
-            yield chunk, outcome
+    """Each chunk with its rows or its error, as they finish."""
+    folder = writer.checkpoint_folder
+    if remotely is not None:
+        yield from _train_remotely(chunks, keep, remotely, folder, display)
         return
-    places = (None if path is None else str(path.absolute()) for path in (keep, folder))
-    keep_, folder_ = places
-    futures = {
-        executor.submit(remote_rows, remote.pack(chunk.runs), chunk.width, keep_, folder_): chunk
-        for chunk in chunks
-    }
-    for future in concurrent.futures.as_completed(futures):
+    # One chunk at a time: its rows are written before the next one begins.
+    for chunk, compiling in _compile_ahead(chunks, splits):
+        try:
+            outcome = chunk_rows(chunk, keep, display.update, compiling, folder, False, splits)
+        except Exception as error:
+            outcome = error
+        yield chunk, outcome
+
+
+def _train_remotely(
+    chunks: list[Chunk],
+    keep: Path | None,
+    remotely: _Remotely,
+    folder: Path | None,
+    display: Display,
+) -> Iterator[tuple[Chunk, pd.DataFrame | Exception]]:
+    keep_path = None if keep is None else str(keep.absolute())
+    folder_path = None if folder is None else str(folder.absolute())
+    futures = {}
+    required = None
+    if remotely.like_workers:  # the machine of the worker that answers first
+        required = remotely.executor.submit(machine.columns).result()
+    for chunk in chunks:
+        packed_runs = remote.pack(chunk.runs, required)
+        future = remotely.executor.submit(
+            remote_chunk_rows, packed_runs, chunk.width, keep_path, folder_path
+        )
+        futures[future] = chunk
+    for future in _as_completed(futures, remotely.executor, display):
         error = future.exception()
         if error is not None and not isinstance(error, Exception):
             raise error
         yield futures[future], error or future.result()
 
 
-def _tell_mixed(rows: pd.DataFrame, display: Display) -> None:
-    """Say where reused rows were made by another version or device: they are kept, but never silently."""
-    last = rows.groupby("run").tail(1)
-    now = {"JAX": jax.__version__, "code": of_package(), "device": jax.devices()[0].device_kind}
-    for word, value in now.items():
-        name = f"meta/{word.lower()}"
-        made = (
-            last[name].fillna("unknown").astype(str)
-            if name in last
-            else pd.Series(["unknown"] * len(last))
+def _as_completed(futures: Iterable[Future], executor: Executor, display: Display) -> Iterator[Any]:
+    """The futures as they finish. After some time without any, a note names the workers."""
+    waiting = set(futures)
+    last_news = time.monotonic()
+    silence = MAX_SILENCE
+    while waiting:
+        timeout = max(last_news + silence - time.monotonic(), 0.0)
+        done, waiting = concurrent.futures.wait(
+            waiting, timeout, return_when=concurrent.futures.FIRST_COMPLETED
         )
-        others = made[made != value]
+        if done:
+            last_news = time.monotonic()
+            silence = MAX_SILENCE
+            yield from done
+        else:
+            busy = getattr(executor, "busy_workers", lambda: "")() or "the workers"
+            display.note(
+                f"no chunk was finished for {duration(silence)}: waiting for {busy} with "
+                f"{counted(len(waiting), 'chunk')} left"
+            )
+            silence *= 2
+
+
+def _note_other_versions(rows: pd.DataFrame, display: Display) -> None:
+    """Note which reused rows were made by another version or on another device."""
+    last_rows = rows.groupby("run").tail(1)
+    current = machine.columns() | {"meta/code": hash_of_package()}
+    for word, column in (machine.COLUMNS | {"code": "meta/code"}).items():
+        unknown = pd.Series([None] * len(last_rows), dtype=object)
+        values: Any = last_rows.get(column, unknown)
+        if column in OLDEST_COLUMNS:
+            values = values.fillna("unknown")
+        elif column == "meta/cpu" and not device.on_cpu():
+            continue
+        values = values.dropna().astype(str)
+        others = values[values != str(current[column])]
         if len(others):
             display.note(
-                f"{len(others)} of {len(last)} reused runs were made with another {word} "
-                f"({', '.join(sorted(set(others)))}; now {value}): they are kept as they are; name another --out to "
-                "train them again"
+                f"{len(others)} of {len(last_rows)} reused runs were trained with another {word} "
+                f"({', '.join(sorted(set(others)))}; now {current[column]}): they are kept as they "
+                "are. To train them again, choose another --out"
             )
 
 
-def _ordered(rows: pd.DataFrame, runs: list[Run]) -> pd.DataFrame:
-    place = {identity(run): i for i, run in enumerate(runs)}
-    rows = rows.loc[rows["run"].isin(list(place)), :]
-    order = np.lexsort((rows["step"].to_numpy(), np.array([place[name] for name in rows["run"]])))
+class _Machines:
+    """Notes each difference between the machines of a sweep once."""
+
+    def __init__(self, display: Display):
+        self.display = display
+        self.first: dict[str, Any] | None = None
+        self.noted: set[str] = set()
+
+    def add(self, rows: pd.DataFrame) -> None:
+        """Compare the machine that made these rows with the first one of the sweep."""
+        this = rows.iloc[-1].to_dict()
+        self.first = self.first or this
+        text = ", ".join(machine.differences(self.first, this))
+        if text and text not in self.noted:
+            self.noted.add(text)
+            self.display.note(
+                f"the workers are different machines, so their numbers differ slightly: {text}. "
+                "The columns meta/… describe the machine of each run; --like-workers refuses "
+                "workers that differ from the first one"
+            )
+
+
+def _rows_in_order(rows: pd.DataFrame, runs: list[Run]) -> pd.DataFrame:
+    """The rows of these runs, in the order of the runs and then of the steps."""
+    position = {identity(run): i for i, run in enumerate(runs)}
+    rows = rows.loc[rows["run"].isin(list(position)), :]
+    positions = np.array([position[name] for name in rows["run"]])
+    order = np.lexsort((rows["step"].to_numpy(), positions))
     return rows.iloc[order].reset_index(drop=True)
 
 
-def _prepared(
+def _compile_ahead(
     chunks: list[Chunk], splits: Splits | None
-) -> Iterator[tuple[Chunk, Future[trainer.Ready] | None]]:
-    """The chunks in order, each structure's program compiled before, while earlier ones train."""
+) -> Iterator[tuple[Chunk, Future[trainer.PreparedChunk] | None]]:
+    """The chunks in order. Other threads compile the programs of later chunks meanwhile.
+
+    The first chunk of each structure comes with the future of its compilation, the others with
+    None: their program is in memory by then.
+    """
     num_compilers = device.num_compilers()
     pool = concurrent.futures.ThreadPoolExecutor(num_compilers)
-    # A thread does not see what the caller set by JAX's context managers: such a caller compiles for himself.
-    alike = pool.submit(device.settings).result() == device.settings()
-    firsts = {structure(chunk.runs[0]): chunk for chunk in reversed(chunks)}
-    waiting = [chunk for chunk in chunks if alike and chunk is firsts[structure(chunk.runs[0])]]
-    ready: dict[Chunk, Future[trainer.Ready]] = {}
+    # Threads do not see settings that the caller made with JAX's context managers. If there are
+    # any, nothing is compiled ahead.
+    same_settings = pool.submit(device.numeric_settings).result() == device.numeric_settings()
+    waiting = _first_of_each_structure(chunks) if same_settings else []
+    compiling: dict[Chunk, Future[trainer.PreparedChunk]] = {}
     try:
         for chunk in chunks:
-            count = num_compilers + 1 - len(ready)
-            following, waiting = waiting[:count], waiting[count:]
-            ready |= {
-                each: pool.submit(trainer.prepare, list(each.runs), each.width, splits)
-                for each in following
-            }
-            yield chunk, ready.pop(chunk, None)
+            while waiting and len(compiling) < num_compilers + 1:
+                following = waiting.pop(0)
+                compiling[following] = pool.submit(
+                    trainer.prepare, list(following.runs), following.width, splits
+                )
+            yield chunk, compiling.pop(chunk, None)
     finally:
-        pool.shutdown(cancel_futures=True)  # one that compiles is waited for: it cannot be stopped
+        pool.shutdown(cancel_futures=True)  # waits for compilations, which cannot be interrupted
 
 
-def fit(run: Run, watch: Watch | None = None) -> Fitted:
-    """Train one run and give its network."""
-    return fit_chunk(Chunk((run,), 1), watch, splits=check_runs([run]))[0]
+def _first_of_each_structure(chunks: list[Chunk]) -> list[Chunk]:
+    first_chunks: dict[Run, Chunk] = {}
+    for chunk in chunks:
+        first_chunks.setdefault(structure(chunk.runs[0]), chunk)
+    return list(first_chunks.values())
+
+
+def fit(run: Run, watch: ChunkProgressCallback | None = None) -> Fitted:
+    """Train one run and return its network. `watch` is called with (chunk, progress)."""
+    chunk = Chunk((run,), 1)
+    return fit_chunk(chunk, watch, splits=check_runs([run]))[0]

@@ -1,11 +1,13 @@
-"""One chunk of runs with equal structure -> rows: the host's side of a program.
+"""Train one chunk, that is runs of one structure: what the host does around the compiled program.
 
-A chunk is trained in lanes, the runs that share one call: all of them on a GPU, one per core on a CPU.
+A chunk is divided into lanes. A lane is the runs that share one call of the program: all runs of
+the chunk on a GPU, a single run on each core of a CPU.
 """
 
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,36 +19,57 @@ import numpy as np
 from recombine.basics.errors import InputError, require
 from recombine.parts.prng import new_key
 from recombine.sweeps.run import Run, knobs, structure
-from recombine.training import device, program
-from recombine.training.checkpoint import NONE, Checkpoint
-from recombine.training.program import Inputs
+from recombine.training import device, program, termination
+from recombine.training.checkpoint import NO_CHECKPOINT, Checkpoint
+from recombine.training.program import Carry, Inputs
 from recombine.training.task_sampler import (
     Setting,
     Shared,
     Splits,
     make_shared,
     split_all,
+    split_digest,
     split_key,
 )
 
+MAX_CALL_SECONDS = 10.0  # of one call of the program: progress and Ctrl-C wait for its end
+MAX_CALL_GROWTH = 8  # times as many strides as the call before
+
+Scores = dict[str, np.ndarray]  # the columns of one evaluation, with one value per run
+
 
 class Progress(NamedTuple):
-    """Where a chunk of runs stands."""
+    """How far a chunk is."""
 
-    phase: str
+    phase: str  # "compiling", "resuming" or "training"
     step: int
     num_steps: int
     num_runs: int
-    score: float | None
+    score: float | None  # the mean test score of the last evaluation
     fraction: float  # of the whole chunk
 
 
-Watch = Callable[[Progress], None]
+ProgressCallback = Callable[[Progress], None]
 
 
-class Trained(NamedTuple):
-    """Each run's rows, the networks and settings of all runs stacked along the run axis, and how they were trained:
-    the width for each run, and a note where that is not what was asked for."""
+class PreparedChunk(NamedTuple):
+    """A chunk of runs whose program is compiled. Nothing but training is left to do."""
+
+    runs: list[Run]
+    width: int
+    shared: Shared
+    lanes: list[Inputs]
+    split_columns: list[dict[str, Any]]  # of each run: `support/…`, and a hash of its split
+    program: program.Program
+    compile_seconds: float
+
+
+class TrainedChunk(NamedTuple):
+    """The rows of each run, and the networks and settings of all runs, stacked on the first axis.
+
+    `widths` gives for each run how many runs were trained at once. `note` explains a width that is
+    not the requested one.
+    """
 
     rows: list[list[dict[str, Any]]]
     net: eqx.Module
@@ -57,205 +80,332 @@ class Trained(NamedTuple):
     note: str = ""
 
 
-class Ready(NamedTuple):
-    """A chunk of runs whose program is compiled: nothing is left but to train."""
+def prepare(
+    runs: list[Run], width: int | None = None, splits: Splits | None = None
+) -> PreparedChunk:
+    """Compile the program for runs of one structure, padded to `width` runs.
 
-    runs: list[Run]
-    width: int
-    shared: Shared
-    lanes: list[Inputs]
-    facts: list[dict[str, Any]]
-    program: program.Compiled
-    compile_seconds: float
-
-
-def prepare(runs: list[Run], width: int | None = None, splits: Splits | None = None) -> Ready:
-    """Compile the program for runs of one structure padded to `width`; tasks are split here unless they are already."""
-    clock = time.perf_counter()
-    first, width = runs[0], width or len(runs)
-    blank = structure(first)
+    The tasks are split into train and test here, unless the splits are passed.
+    """
+    started = time.perf_counter()
+    width = width or len(runs)
+    shared_structure = structure(runs[0])
     require(
-        all(structure(run) == blank for run in runs),
+        all(structure(run) == shared_structure for run in runs),
         "the runs of one chunk must share their structure",
     )
-    shared = make_shared(first.family)
-    splits = split_all(runs) if splits is None else splits
-    orders, facts = zip(*(splits[split_key(run)] for run in runs), strict=True)
-    size = device.lane(width)
-    padded = [*range(len(runs)), *[0] * (-len(runs) % size)]
-    labels = program.labels_of(shared)
-    shared = device.put(shared, stacked=False)
+    if splits is None:
+        splits = split_all(runs)
+    tables = make_shared(runs[0].family)
+    labels = program.labels_of(tables)
+    shared = device.put(tables, stacked=False)
+    lanes = _make_lanes(runs, device.lane_width(width), splits)
+    shapes, tree = jax.tree.flatten(jax.eval_shape(lambda: (shared, lanes[0])))
+    compiled = program.compile_program(shared_structure, labels, tuple(shapes), tree)
+    split_columns = []
+    for run in runs:
+        split, facts = splits[split_key(run)]
+        split_columns.append(facts | {"meta/split": split_digest(split)})
+    seconds = time.perf_counter() - started
+    return PreparedChunk(runs, width, shared, lanes, split_columns, compiled, seconds)
+
+
+def _make_lanes(runs: list[Run], lane_width: int, splits: Splits) -> list[Inputs]:
+    """The inputs of every lane. The last lane is padded with copies of the first run."""
+    num_padding = -len(runs) % lane_width
+    padded = [*runs, *[runs[0]] * num_padding]
     lanes = []
-    for places in (padded[i : i + size] for i in range(0, len(padded), size)):
-        keys = jnp.stack([new_key(runs[i].seed) for i in places])
-        values = {name: jnp.array([knobs(runs[i])[name] for i in places]) for name in knobs(first)}
-        split = jax.tree.map(lambda *leaves: np.stack(leaves), *(orders[i] for i in places))
-        lanes.append(device.put(Inputs(keys, values, split), stacked=True))
-    leaves, tree = jax.tree.flatten(jax.eval_shape(lambda: (shared, lanes[0])))
-    compiled = program.compiled(blank, labels, tuple(leaves), tree)
-    return Ready(runs, width, shared, lanes, list(facts), compiled, time.perf_counter() - clock)
+    for first in range(0, len(padded), lane_width):
+        lane = padded[first : first + lane_width]
+        keys = jnp.stack([new_key(run.seed) for run in lane])
+        knob_values = {
+            name: jnp.array([knobs(run)[name] for run in lane]) for name in knobs(lane[0])
+        }
+        lane_splits = [splits[split_key(run)][0] for run in lane]
+        stacked_split = jax.tree.map(lambda *leaves: np.stack(leaves), *lane_splits)
+        lanes.append(device.put(Inputs(keys, knob_values, stacked_split), stacked=True))
+    return lanes
+
+
+def _ignore_progress(_: Progress) -> None:
+    pass
 
 
 def train_chunk(
     runs: list[Run],
     width: int | None = None,
-    watch: Watch = lambda _: None,
-    ready: Future[Ready] | None = None,
+    on_progress: ProgressCallback = _ignore_progress,
+    compiling: Future[PreparedChunk] | None = None,
     folder: Path | None = None,
-    leave: bool = False,
+    keep_last_checkpoint: bool = False,
     splits: Splits | None = None,
-) -> Trained:
-    """Train runs of one structure side by side, padded to `width`, and give a row per run and evaluation.
+) -> TrainedChunk:
+    """Train runs of one structure side by side, padded to `width` runs.
 
-    What does not fit in the device's memory is trained in two halves. With a folder, checkpoints are kept there, and
-    training goes on from one that is found; with `leave`, also from the end.
+    Runs that do not fit in the device's memory together are trained in two halves, one after the
+    other. `compiling` is the chunk if another thread already prepares it.
+
+    With a `folder`, checkpoints are written there, and training continues from one that exists.
+    With `keep_last_checkpoint`, the end of training is a checkpoint too.
     """
     width = width or len(runs)
-    watch(Progress("compiling", 0, runs[0].num_steps, len(runs), None, 0.0))
+    on_progress(Progress("compiling", 0, runs[0].num_steps, len(runs), None, 0.0))
+    trained = _train_at_once(
+        runs, width, on_progress, compiling, folder, keep_last_checkpoint, splits
+    )
+    if trained is not None:
+        return trained
+    compiling = None  # frees the memory of the failed attempt
+    return _train_in_halves(runs, width, on_progress, folder, splits)
+
+
+def _train_at_once(
+    runs: list[Run],
+    width: int,
+    on_progress: ProgressCallback,
+    compiling: Future[PreparedChunk] | None,
+    folder: Path | None,
+    keep_last_checkpoint: bool,
+    splits: Splits | None,
+) -> TrainedChunk | None:
+    """Train all runs of a chunk at once. None if they do not fit in the device's memory."""
     try:
-        prepared = prepare(runs, width, splits) if ready is None else _awaited(ready)
-        if width == 1 or device.fits(prepared.program.advance, prepared.program.evaluate):
-            return advance(prepared, watch, Checkpoint(folder, runs, width), leave)
+        chunk = prepare(runs, width, splits) if compiling is None else _wait_for(compiling)
+        # `fits` may overestimate the memory. A single run cannot be halved, so it is always tried.
+        if width == 1 or device.fits(chunk.program.advance, chunk.program.evaluate):
+            checkpoint = Checkpoint(folder, runs, width)
+            return train_prepared(chunk, on_progress, checkpoint, keep_last_checkpoint)
     except Exception as error:
-        if not device.out_of_memory(error):
+        if not device.is_out_of_memory(error):
             raise
-        message = "one run does not fit in the device's memory: lower its widths, num_tasks or num_eval_tasks"
         if width == 1:
-            raise InputError(message) from error
-    prepared = ready = None  # nothing may hold on to the memory of the failed attempt
-    half = (width + 1) // 2
-    parts = [part for part in (runs[:half], runs[half:]) if part]
+            raise InputError(
+                "one run does not fit in the device's memory: "
+                "lower its widths, num_tasks or num_eval_tasks"
+            ) from error
+    return None
 
-    def share(place: int) -> Watch:
-        return lambda progress: watch(
-            progress._replace(fraction=(place + progress.fraction) / len(parts))
+
+def _wait_for(compiling: Future[PreparedChunk]) -> PreparedChunk:
+    """The chunk that another thread prepares. Its compile time is the time that we wait for it."""
+    started = time.perf_counter()
+    chunk = compiling.result()
+    return chunk._replace(compile_seconds=time.perf_counter() - started)
+
+
+def _train_in_halves(
+    runs: list[Run],
+    width: int,
+    on_progress: ProgressCallback,
+    folder: Path | None,
+    splits: Splits | None,
+) -> TrainedChunk:
+    """Train the two halves of a chunk one after the other, each with half the width."""
+    half_width = (width + 1) // 2
+    halves = [half for half in (runs[:half_width], runs[half_width:]) if half]
+    trained = []
+    for number, half in enumerate(halves):
+        # The rows of both halves are written together. Until then the first half needs its last
+        # checkpoint, or a kill would lose it.
+        trained.append(
+            train_chunk(
+                half,
+                half_width,
+                _progress_of_part(on_progress, number, len(halves)),
+                folder=folder,
+                keep_last_checkpoint=True,
+                splits=splits,
+            )
         )
+    used_width = max(trained[0].widths)
+    note = f"out of memory with {width} runs at once: trained {used_width} at a time"
+    return _join(trained, note)
 
-    # The rows of both halves are written together: until then, the first one's end is worth keeping.
-    halves = [
-        train_chunk(part, half, share(place), None, folder, True, splits)
-        for place, part in enumerate(parts)
-    ]
-    return _join(
-        halves,
-        f"out of memory with {width} runs at once: trained {max(halves[0].widths)} at a time",
+
+def _progress_of_part(
+    on_progress: ProgressCallback, number: int, num_parts: int
+) -> ProgressCallback:
+    """Report the progress of one of several equal parts as progress of the whole."""
+
+    def on_part_progress(progress: Progress) -> None:
+        fraction = (number + progress.fraction) / num_parts
+        on_progress(progress._replace(fraction=fraction))
+
+    return on_part_progress
+
+
+def _join(halves: list[TrainedChunk], note: str) -> TrainedChunk:
+    return TrainedChunk(
+        rows=[rows for half in halves for rows in half.rows],
+        net=_concatenate_runs([half.net for half in halves]),
+        setting=_concatenate_runs([half.setting for half in halves]),
+        compile_seconds=sum(half.compile_seconds for half in halves),
+        seconds=sum(half.seconds for half in halves),
+        widths=[width for half in halves for width in half.widths],
+        note=note,
     )
 
 
-def _awaited(ready: Future[Ready]) -> Ready:
-    """What another thread prepares; its seconds are those that training waited for it."""
-    clock = time.perf_counter()
-    return ready.result()._replace(compile_seconds=time.perf_counter() - clock)
+def train_prepared(
+    chunk: PreparedChunk,
+    on_progress: ProgressCallback = _ignore_progress,
+    checkpoint: Checkpoint = NO_CHECKPOINT,
+    keep_last_checkpoint: bool = False,
+) -> TrainedChunk:
+    """Train a prepared chunk, from its checkpoint if there is one.
+
+    Each call of the program trains a few strides. Between two calls the host reports progress and
+    writes checkpoints. With `keep_last_checkpoint`, it also writes one at the end of training.
+    """
+    training = _Training(chunk, *_start_lanes(chunk))
+    if training.resume(checkpoint):
+        on_progress(training.progress("resuming"))
+    started = time.perf_counter()
+    max_call_seconds = min(MAX_CALL_SECONDS, checkpoint.interval / 3)
+    num_strides = 1  # of the next call: the first calls measure how long a stride takes
+    with termination.checked():
+        while not training.is_finished():
+            num_strides = min(num_strides, training.strides_to_evaluation())
+            call_started = time.perf_counter()
+            training.train(num_strides)
+            call_seconds = time.perf_counter() - call_started
+            num_strides_in_time = int(num_strides * max_call_seconds / call_seconds)
+            num_strides = max(1, min(MAX_CALL_GROWTH * num_strides, num_strides_in_time))
+            seconds = training.seconds_before + time.perf_counter() - started
+            _save_if_due(training, checkpoint, seconds, keep_last_checkpoint)
+            on_progress(training.progress("training"))
+    seconds = training.seconds_before + time.perf_counter() - started
+    return training.result(seconds)
 
 
-def advance(
-    ready: Ready, watch: Watch = lambda _: None, checkpoint: Checkpoint = NONE, leave: bool = False
-) -> Trained:
-    """Train a chunk that is ready, on from where its checkpoint stands; with `leave`, its end is a checkpoint too."""
-    first, num_runs = ready.runs[0], len(ready.runs)
-    settings, carries = _begin(ready)
-    stride, history, at, before = program.stride(first), [], 0, 0.0
-    num_strides, between = first.num_steps // stride, first.num_steps // first.num_evals // stride
-    found = checkpoint.load(jax.eval_shape(lambda: carries))
-    if found is not None:
-        at, before, history, saved = found
-        carries.clear()  # the device may have no room for both
-        carries += [device.put(carry, stacked=True) for carry in saved]
-        watch(
-            Progress(
-                "resuming",
-                at * stride,
-                first.num_steps,
-                num_runs,
-                _score(history, num_runs),
-                at / num_strides,
-            )
-        )
-    # Calls are short enough for progress and checkpoints; the first ones find out how long a stride takes.
-    clock, count, longest = time.perf_counter(), 1, min(10.0, checkpoint.every / 3)
-    while at < num_strides:
-        count = min(count, between - at % between)
-        evaluates = (at + count) % between == 0
-
-        def call(i: int, begin: int = at, count: int = count, evaluates: bool = evaluates):
-            given = ready.shared, ready.lanes[i], settings[i]
-            carry = ready.program.advance(*given, carries[i], jnp.int32(begin), jnp.int32(count))
-            carries[i] = jax.block_until_ready(carry)
-            index = jnp.int32(begin // between)
-            return (
-                jax.device_get(ready.program.evaluate(*given, carries[i], index))
-                if evaluates
-                else None
-            )
-
-        began = time.perf_counter()
-        scores = device.side_by_side(call, range(len(carries)))
-        at += count
-        if evaluates:
-            history.append(expand(_stack(scores)))
-        count = max(1, min(8 * count, int(count * longest / (time.perf_counter() - began))))
-        seconds = before + time.perf_counter() - clock
-        if checkpoint.due() if at < num_strides else leave and seconds > checkpoint.every:
-            checkpoint.save(at, seconds, history, carries)
-        watch(
-            Progress(
-                "training",
-                at * stride,
-                first.num_steps,
-                num_runs,
-                _score(history, num_runs),
-                at / num_strides,
-            )
-        )
-    nets = [carry.net if carry.average is None else carry.average for carry in carries]
-    stacked = jax.device_get((_stack(nets), _stack(settings)))
-    net, setting = jax.tree.map(lambda leaf: leaf[:num_runs], stacked)  # without the padding
-    seconds = before + time.perf_counter() - clock
-    return Trained(
-        _rows(ready, history),
-        net,
-        setting,
-        ready.compile_seconds,
-        seconds,
-        [ready.width] * num_runs,
-    )
+def _save_if_due(
+    training: "_Training", checkpoint: Checkpoint, seconds: float, keep_last_checkpoint: bool
+) -> None:
+    """Save a checkpoint if it is time for one, or if the process was asked to end."""
+    is_terminated = termination.is_requested() and not training.is_finished()
+    if training.is_finished():
+        is_due = keep_last_checkpoint and seconds > checkpoint.interval
+    else:
+        is_due = checkpoint.is_due() or is_terminated
+    if is_due:
+        checkpoint.save(training.num_done, seconds, training.history, training.carries)
+    if is_terminated:
+        raise termination.Terminated
 
 
-def _begin(ready: Ready) -> tuple[list[Any], list[Any]]:
-    states = device.side_by_side(
-        lambda inputs: ready.program.start(ready.shared, inputs), ready.lanes
+def _start_lanes(chunk: PreparedChunk) -> tuple[list[Setting], list[Carry]]:
+    """Draw the settings and the untrained networks of every lane."""
+    states = device.map_parallel(
+        lambda inputs: chunk.program.start(chunk.shared, inputs), chunk.lanes
     )
     settings, carries = zip(*jax.block_until_ready(states), strict=True)
     return list(settings), list(carries)
 
 
-def _score(history: list[dict[str, np.ndarray]], num_runs: int) -> float | None:
-    if not history:
-        return None
-    last = history[-1]
-    return float(
-        np.mean(last.get("test/r2", last.get("test/accuracy", last["test/loss"]))[:num_runs])
-    )
+@dataclass
+class _Training:
+    """A chunk in training. Progress is counted in strides: the steps that one scan trains."""
+
+    chunk: PreparedChunk
+    settings: list[Setting]  # one per lane
+    carries: list[Carry]  # one per lane
+    num_done: int = 0  # strides
+    seconds_before: float = 0.0  # the training time of an earlier process, from its checkpoint
+    history: list[Scores] = field(default_factory=list)  # one entry per evaluation
+
+    def __post_init__(self) -> None:
+        run = self.chunk.runs[0]
+        self.steps_per_stride = program.steps_per_stride(run)
+        self.num_strides = run.num_steps // self.steps_per_stride
+        self.strides_per_evaluation = run.num_steps // run.num_evals // self.steps_per_stride
+
+    def is_finished(self) -> bool:
+        return self.num_done >= self.num_strides
+
+    def strides_to_evaluation(self) -> int:
+        return self.strides_per_evaluation - self.num_done % self.strides_per_evaluation
+
+    def resume(self, checkpoint: Checkpoint) -> bool:
+        """Continue from the checkpoint. False if there is none."""
+        saved = checkpoint.load(jax.eval_shape(lambda: self.carries))
+        if saved is None:
+            return False
+        self.num_done, self.seconds_before, self.history, carries = saved
+        self.carries.clear()  # the device may not have room for both
+        self.carries += [device.put(carry, stacked=True) for carry in carries]
+        return True
+
+    def train(self, num_strides: int) -> None:
+        """Train every lane for some strides, and evaluate it if an evaluation is due then."""
+        evaluates = num_strides == self.strides_to_evaluation()
+        first = jnp.int32(self.num_done)
+        count = jnp.int32(num_strides)
+        evaluation_index = jnp.int32(self.num_done // self.strides_per_evaluation)
+
+        def train_lane(i: int) -> dict[str, Any] | None:
+            functions = self.chunk.program
+            inputs = (self.chunk.shared, self.chunk.lanes[i], self.settings[i])
+            carry = functions.advance(*inputs, self.carries[i], first, count)
+            self.carries[i] = jax.block_until_ready(carry)
+            if not evaluates:
+                return None
+            return jax.device_get(functions.evaluate(*inputs, self.carries[i], evaluation_index))
+
+        lane_scores = device.map_parallel(train_lane, range(len(self.carries)))
+        self.num_done += num_strides
+        if evaluates:
+            self.history.append(expand_vectors(_concatenate_runs(lane_scores)))
+
+    def progress(self, phase: str) -> Progress:
+        return Progress(
+            phase=phase,
+            step=self.num_done * self.steps_per_stride,
+            num_steps=self.chunk.runs[0].num_steps,
+            num_runs=len(self.chunk.runs),
+            score=self._mean_test_score(),
+            fraction=self.num_done / self.num_strides,
+        )
+
+    def _mean_test_score(self) -> float | None:
+        """The mean over runs of the last evaluation's R2, or else accuracy, or else loss."""
+        if not self.history:
+            return None
+        last = self.history[-1]
+        values = last.get("test/r2", last.get("test/accuracy", last["test/loss"]))
+        return float(np.mean(values[: len(self.chunk.runs)]))
+
+    def result(self, seconds: float) -> TrainedChunk:
+        """What training gives, without the padding."""
+        num_runs = len(self.chunk.runs)
+        nets = [carry.net if carry.average is None else carry.average for carry in self.carries]
+        padded = jax.device_get((_concatenate_runs(nets), _concatenate_runs(self.settings)))
+        net, setting = jax.tree.map(lambda leaf: leaf[:num_runs], padded)
+        return TrainedChunk(
+            rows=[self._rows(i) for i in range(num_runs)],
+            net=net,
+            setting=setting,
+            compile_seconds=self.chunk.compile_seconds,
+            seconds=seconds,
+            widths=[self.chunk.width] * num_runs,
+        )
+
+    def _rows(self, i: int) -> list[dict[str, Any]]:
+        """The rows of run i: one per evaluation."""
+        run = self.chunk.runs[i]
+        steps_per_evaluation = run.num_steps // run.num_evals
+        rows = []
+        for number, scores in enumerate(self.history, start=1):
+            step = {"step": number * steps_per_evaluation}
+            own_scores = {name: values[i] for name, values in scores.items()}
+            rows.append(step | self.chunk.split_columns[i] | own_scores)
+        return rows
 
 
-def _rows(ready: Ready, history: list[dict[str, np.ndarray]]) -> list[list[dict[str, Any]]]:
-    between = ready.runs[0].num_steps // ready.runs[0].num_evals
-    return [
-        [
-            {"step": (index + 1) * between}
-            | fact
-            | {name: values[i] for name, values in columns.items()}
-            for index, columns in enumerate(history)
-        ]
-        for i, fact in enumerate(ready.facts)
-    ]
-
-
-def _stack(trees: list[Any]) -> Any:
-    """Trees that hold some runs each, as one tree that holds them all."""
-    return (
-        trees[0] if len(trees) == 1 else jax.tree.map(lambda *leaves: _concatenate(leaves), *trees)
-    )
+def _concatenate_runs(trees: list[Any]) -> Any:
+    """Trees that each hold some of the runs, as one tree that holds all of them."""
+    if len(trees) == 1:
+        return trees[0]
+    return jax.tree.map(lambda *leaves: _concatenate(leaves), *trees)
 
 
 def _concatenate(leaves: Sequence[Any]) -> Any:
@@ -263,24 +413,17 @@ def _concatenate(leaves: Sequence[Any]) -> Any:
     return jnp.concatenate(leaves) if is_key else np.concatenate(leaves)
 
 
-def _join(halves: list[Trained], note: str) -> Trained:
-    rows, widths = (
-        [item for half in halves for item in getattr(half, name)] for name in ("rows", "widths")
-    )
-    net, setting = (_stack([getattr(half, name) for half in halves]) for name in ("net", "setting"))
-    compile_seconds, seconds = (
-        sum(getattr(half, name) for half in halves) for name in ("compile_seconds", "seconds")
-    )
-    return Trained(rows, net, setting, compile_seconds, seconds, widths, note)
+def expand_vectors(scores: Scores) -> Scores:
+    """Make one column of every entry of a vector: `module=*` becomes `module=0`, `module=1`, …
 
-
-def expand(scores: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Turn vectors, `module=*`, into one column per entry, `module=0`, …; booleans of divergence included."""
+    Scores have shape (runs,) or (runs, entries). The column `diverged` is added.
+    """
     columns = {}
     for name, values in scores.items():
         if values.ndim == 1:
             columns[name] = values
-        for i in range(values.shape[1] if values.ndim == 2 else 0):
-            columns[name.replace("*", str(i))] = values[:, i]
+        elif values.ndim == 2:
+            for i in range(values.shape[1]):
+                columns[name.replace("*", str(i))] = values[:, i]
     columns["diverged"] = (columns["diverged_at"] >= 0) | ~np.isfinite(columns["test/loss"])
     return columns

@@ -1,4 +1,4 @@
-"""The command line, in this process: what it prints, its JSON, and a clean line with exit code 2 for bad input."""
+"""The command line: printed text, JSON, and one line with exit code 2 for bad input."""
 
 import json
 import re
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import recombine
-from recombine.experiments import catalogue
-from recombine.experiments import claim as claims
+from recombine.experiments import catalogue, ledger
+from recombine.experiments.ledger import RESULTS
 from recombine.reporting import unit_activity
 
 TINY = """
@@ -18,7 +18,12 @@ import recombine as rc
 
 BASE = rc.Run(
     family=rc.Hyperteacher(num_modules=6, num_hot=2, d_input=4, d_hidden=4, num_outputs=3),
-    model=rc.MLP(widths=(8, 8)), diagnostics=(), num_steps=8, num_evals=2, num_tasks=8, num_eval_tasks=16,
+    model=rc.MLP(widths=(8, 8)),
+    diagnostics=(),
+    num_steps=8,
+    num_evals=2,
+    num_tasks=8,
+    num_eval_tasks=16,
 )
 
 def runs(scale):
@@ -39,9 +44,19 @@ class Doubled:
     def init(self, key, family): return ()
     def encode(self, params, key, task, examples): return task * self.factor
 
+FAMILY = rc.Hyperteacher(num_modules=6, num_hot=2, d_input=4, d_hidden=4, num_outputs=3)
+
 def runs(scale):
-    return [rc.Run(family=rc.Hyperteacher(num_modules=6, num_hot=2, d_input=4, d_hidden=4, num_outputs=3),
-        encoding=Doubled(), model=rc.MLP(widths=(8, 8)), diagnostics=(), num_steps=8, num_evals=2, num_tasks=8)]
+    run = rc.Run(
+        family=FAMILY,
+        encoding=Doubled(),
+        model=rc.MLP(widths=(8, 8)),
+        diagnostics=(),
+        num_steps=8,
+        num_evals=2,
+        num_tasks=8,
+    )
+    return [run]
 """
 
 
@@ -51,7 +66,8 @@ def tiny(tmp_path) -> str:
     return "tiny.py"
 
 
-def refused(result: tuple[int, str, str], *words: str) -> None:
+def check_refused(result: tuple[int, str, str], *words: str) -> None:
+    """Check that a call printed one line with these words, and gave exit code 2."""
     code, _, err = result
     assert code == 2, err
     assert "Traceback" not in err
@@ -64,7 +80,7 @@ def test_a_users_file_runs_resumes_and_reports(call, tiny, tmp_path):
     code, out, _ = call("run", tiny, "--out", "rows", "--json")
     result = json.loads(out)
     assert code == 0
-    answered = {
+    keys = {
         "experiment",
         "out",
         "runs",
@@ -74,8 +90,10 @@ def test_a_users_file_runs_resumes_and_reports(call, tiny, tmp_path):
         "activity",
         "warnings",
         "rows",
+        "mixed",
+        "other_code",
     }
-    assert set(result) == answered
+    assert set(result) == keys
     assert (result["experiment"], result["runs"], result["programs"], result["rows"]) == (
         "tiny",
         4,
@@ -95,7 +113,7 @@ def test_a_users_file_runs_resumes_and_reports(call, tiny, tmp_path):
 
 
 def test_unit_activity_is_in_the_output_and_on_the_page(call, tiny, monkeypatch):
-    monkeypatch.setattr(unit_activity, "MAX_DEAD", -1.0)  # so that every layer is above it
+    monkeypatch.setattr(unit_activity, "MAX_DEAD", -1.0)  # every layer is above it
     code, out, err = call("run", tiny, "--out", "rows", "--json")
     result = json.loads(out)
     assert code == 0
@@ -114,7 +132,7 @@ def test_unit_activity_is_in_the_output_and_on_the_page(call, tiny, monkeypatch)
         < out.index(warning)
         < out.index("4 runs in 1 program")
     )
-    assert warning not in err, "said once"
+    assert warning not in err, "it is printed once"
     call("report", "rows")
     page = Path("rows/report.html").read_text()
     assert f'<p class="warning">{warning}</p>' in page
@@ -125,7 +143,7 @@ def test_unit_activity_is_in_the_output_and_on_the_page(call, tiny, monkeypatch)
     assert "Warning" not in err
 
 
-def test_a_report_is_of_the_last_commands_runs(call, tiny):
+def test_a_report_shows_the_runs_of_the_last_command(call, tiny):
     call("run", tiny, "--out", "rows", "--json")
     call("run", tiny, "--out", "rows", "--set", "frac_test=0.4", "--json")
     call("report", "rows", "--json")
@@ -154,28 +172,59 @@ def test_settings_seeds_and_packed_output(call, tiny, tmp_path):
     assert "frac_test=0.4" in (tmp_path / "page.html").read_text()
 
 
-def test_what_is_finished_of_a_sweep_is_told_without_training(call, tiny):
-    refused(
-        call("run", tiny, "--out", "part", "--finished"),
+def test_no_train_summarizes_finished_runs(call, tiny):
+    check_refused(
+        call("run", tiny, "--out", "part", "--no-train"),
         "none of the 4 runs is finished",
-        "leave out --finished",
+        "leave out --no-train",
     )
-    assert call("run", tiny, "--out", "part", "--seeds", "1")[0] == 0
-    code, out, err = call("run", tiny, "--out", "part", "--finished", "--json")
+    trained = json.loads(call("run", tiny, "--out", "part", "--seeds", "1", "--json")[1])
+    files = sorted(Path("part").rglob("*.parquet"))
+    code, out, err = call("run", tiny, "--out", "part", "--no-train", "--json")
     result = json.loads(out)
     assert (code, result["runs"], list(result["summary"])) == (0, 2, ["best"])
-    assert err == "recombine: 2 of 4 runs are there; the others are not trained\n"
-    _, out, err = call("run", tiny, "--out", "part", "--finished", "--seeds", "1", "--json")
-    assert err == "", "all are there"
-    assert result["seconds"] < 5, "the other runs are not trained"
+    assert err == "recombine: 2 of 4 runs are finished; the others are missing\n"
+    _, out, err = call("run", tiny, "--out", "part", "--no-train", "--seeds", "1", "--json")
+    assert err == "", "all runs are finished"
+    assert sorted(Path("part").rglob("*.parquet")) == files, "the other runs are not trained"
+    assert result["seconds"] <= trained["seconds"], "both may be rounded to 0"
     Path(tiny).write_text(
         TINY.replace("frac_test=[", "model__widths=[(8, 8), (12, 8)], frac_test=[")
     )
-    result = json.loads(call("run", tiny, "--out", "part", "--finished", "--json")[1])
-    assert (result["runs"], result["programs"]) == (2, 1), "programs of the runs that are there"
+    result = json.loads(call("run", tiny, "--out", "part", "--no-train", "--json")[1])
+    assert (result["runs"], result["programs"]) == (2, 1), "programs of the finished runs only"
 
 
-def test_a_users_own_part_is_checked_trained_and_set(call, tmp_path):
+@pytest.mark.parametrize(
+    ("command", "old", "new"),
+    [
+        ("run quickstart", "--on moon", "--executor moon"),
+        ("run quickstart", "--on=moon", "--executor=moon"),
+        ("run quickstart --out part", "--finished", "--no-train"),
+        ("plan --modules 24 --device cpu --json", "--hot 3", "--max-active 3"),
+    ],
+)
+def test_old_option_names_still_work_but_are_not_in_help(call, command, old, new):
+    result = call(*command.split(), *new.split())
+    assert call(*command.split(), *old.split()) == result
+    assert "No such option" not in result[2]
+    help_words = call(command.split()[0], "--help")[1].split()
+    assert re.split("[ =]", new)[0] in help_words
+    assert re.split("[ =]", old)[0] not in help_words
+
+
+def test_help_lists_every_command_in_order_with_an_uncut_sentence(call):
+    _, out, _ = call("--help")
+    _, experiments, own = re.split(
+        r"^(?:Experiments|Your own model, data and sweep):\n", out, flags=re.M
+    )
+    lines = [line.split(maxsplit=1) for line in (experiments + own).splitlines() if line]
+    names = "quickstart list run cost watch serve check verify report claims bench probe coverage"
+    assert [name for name, _ in lines] == [*names.split(), "plan"]
+    assert all(sentence.endswith(".") and "..." not in sentence for _, sentence in lines)
+
+
+def test_a_users_own_part_is_checked_and_trained_and_its_fields_are_set(call, tmp_path):
     (tmp_path / "own.py").write_text(OWN_PART)
     code, out, _ = call("check", "own.py", "--json")
     result = json.loads(out)
@@ -194,12 +243,12 @@ def test_a_users_own_part_is_checked_trained_and_set(call, tmp_path):
     assert "a code must be a vector" in out
 
 
-def test_list_names_everything(call):
+def test_list_shows_all_parts_and_experiments(call):
     code, out, _ = call("list", "--json")
-    found = json.loads(out)
+    listed = json.loads(out)
     assert code == 0
-    assert found["family"]["Hyperteacher"]["num_modules"] == 16
-    assert set(found["encoding"]) >= {
+    assert listed["family"]["Hyperteacher"]["num_modules"] == 16
+    assert set(listed["encoding"]) >= {
         "Identity",
         "Orthogonal",
         "Language",
@@ -207,26 +256,26 @@ def test_list_names_everything(call):
         "IntervalShuffle",
         "FewShot",
     }
-    assert "quickstart" in found["experiment"]
+    assert "quickstart" in listed["experiment"]
     code, out, _ = call("list")
     assert "num_pairs=50" in out
 
 
 def test_claims_come_from_the_committed_tables(call, tmp_path):
     (tmp_path / "one").mkdir()
-    shutil.copy(claims.RESULTS / "quickstart.parquet", tmp_path / "one")
+    shutil.copy(RESULTS / "quickstart.parquet", tmp_path / "one")
     code, out, _ = call("claims", "--json", "--results", "one")
-    found = json.loads(out)["claims"]
+    listed = json.loads(out)["claims"]
     assert code == 0
-    assert {claim["experiment"] for claim in found} == set(catalogue.experiment_names())
-    assert {claim["experiment"] for claim in found if claim["verdict"] != "not yet run"} == {
+    assert {claim["experiment"] for claim in listed} == set(catalogue.experiment_names())
+    assert {claim["experiment"] for claim in listed if claim["verdict"] != "not yet run"} == {
         "quickstart"
     }
-    assert {claim["published"] for claim in found if claim["ours"]} == {"ours"}
+    assert {claim["published"] for claim in listed if claim["ours"]} == {"ours"}
     code, out, _ = call("claims", "quickstart", "--json")
-    found = json.loads(out)["claims"]
+    listed = json.loads(out)["claims"]
     width = next(
-        claim for claim in found if (claim["experiment"], claim["name"]) == ("quickstart", "width")
+        claim for claim in listed if (claim["experiment"], claim["name"]) == ("quickstart", "width")
     )
     assert width["verdict"] == "reproduced"
     assert width["source"] == "arXiv 2507.07207, section 3"
@@ -241,38 +290,47 @@ def test_claims_come_from_the_committed_tables(call, tmp_path):
     assert code == 0
     assert re.findall(r"^(\w+): ", out, re.MULTILINE) == ["quickstart", "modularity"], "only these"
     total = " ".join(out.split("\n\n")[-1].split())
-    assert re.search(
-        r"^4 published claims: \d rep.*; 1 control or question of our own: 1 .*; device time: .* on ",
-        total,
+    counts = (
+        r"^2 claims of the paper \(arXiv 2507.07207\): 2 \w+; 2 repetitions of such claims .*; "
+        r"1 hypothesis or control of our own: 1 .*; device time: .* on "
     )
+    assert re.search(counts, total)
 
 
-def test_claims_tell_a_terminal_how_far_they_are(call, monkeypatch):
+def test_claims_show_progress_on_a_terminal_only(call, monkeypatch):
     _, out, err = call("claims", "modularity", "quickstart")
-    assert err == "", "nobody looks"
+    assert err == "", "no terminal"
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    code, told, err = call("claims", "modularity", "quickstart")
+    code, terminal_out, err = call("claims", "modularity", "quickstart")
     assert code == 0
     assert "judging quickstart, 2 of 2" in err
     assert err.index("judging modularity, 1 of 2") < err.index("judging quickstart, 2 of 2")
-    assert told == out, "nothing of it is in what is printed"
+    assert terminal_out == out, "stdout has no progress"
 
 
-JUDGED = """
+WITH_CLAIM = """
 from recombine.experiments.claim import Claim
 
 TITLE = "An experiment of my own"
 
 def claims(rows):
     best = None if rows is None else float(rows["test/r2"].max())
-    told = {"name": "best", "statement": "It is perfect", "source": "a friend", "published": "R2 of 1"}
-    return [Claim(**told, measured=best, holds=None if rows is None else best > 0.99, interval=(-1.0, best))]
+    claim = Claim(
+        name="best",
+        statement="It is perfect",
+        source="a friend",
+        published="R2 of 1",
+        measured=best,
+        holds=None if rows is None else best > 0.99,
+        interval=(-1.0, best),
+    )
+    return [claim]
 """
 
 
-def test_claims_of_a_sweep_that_is_trained_first(call, tmp_path):
-    (tmp_path / "mine.py").write_text(TINY + JUDGED)
+def test_claims_can_train_a_sweep_first(call, tmp_path):
+    (tmp_path / "mine.py").write_text(TINY + WITH_CLAIM)
     code, out, err = call("claims", "--run", "mine.py", "--scale", "tiny", "--json")
     (claim,) = json.loads(out)["claims"]
     assert code == 0
@@ -285,7 +343,9 @@ def test_claims_of_a_sweep_that_is_trained_first(call, tmp_path):
     assert "4 of 4 runs are finished already" in err
     assert out.startswith("mine: An experiment of my own\n  Tiny scale, cpu, ")
     assert "not reproduced  It is perfect\n" in out
-    assert out.splitlines()[-1].startswith("1 published claim: 1 not reproduced; device time: ")
+    assert out.splitlines()[-1].startswith(
+        "1 claim of another source: 1 not reproduced; device time: "
+    )
 
 
 def test_the_page_of_all_claims(call):
@@ -294,17 +354,17 @@ def test_the_page_of_all_claims(call):
     assert (code, out) == (0, "Page: page.md\n")
     assert Path("page.md").read_text().startswith("# The record\n")
     Path("taken").mkdir()
-    refused(
+    check_refused(
         call("claims", "--page", "taken", "--results", "none"), "cannot write the page to taken"
     )
 
 
-def test_what_makes_no_claims_is_not_trained(call, tiny, tmp_path):
-    refused(call("claims", "--run", tiny), "tiny.py makes no claims")
+def test_a_file_without_claims_is_not_trained(call, tiny, tmp_path):
+    check_refused(call("claims", "--run", tiny), "tiny.py makes no claims")
     assert not list(tmp_path.rglob("*.parquet"))
 
 
-def test_no_arguments_help(call):
+def test_without_arguments_help_is_printed(call):
     _, out, err = call()
     assert "quickstart" in out + err
 
@@ -336,14 +396,17 @@ def test_no_arguments_help(call):
         (["claims", "--run", "quikstart"], ["quikstart", "quickstart"]),
         (["claims", "--run", "quickstart", "--scale", "huge"], ["huge", "tiny"]),
         (["claims", "--scale", "full"], ["--run"]),
-        (["claims", "quickstart", "--run", "quickstart"], ["do not go together"]),
+        (["claims", "quickstart", "--run", "quickstart"], ["give only one of them"]),
         (["claims", "--results", "nowhere"], ["nowhere", "--results"]),
         (["check", "missing.py"], ["no file missing.py"]),
+        (["claims", "--results", "x" * 300], ["choose a shorter one"]),
+        (["probe", "x" * 300, "--factors", "f.csv"], ["choose a shorter one"]),
+        (["coverage", "x" * 300, "--factors", "a"], ["choose a shorter one"]),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else None,
 )
 def test_bad_input_is_one_line_and_exit_code_2(call, args, words, tmp_path):
-    refused(call(*args), *words)
+    check_refused(call(*args), *words)
     assert not list(tmp_path.rglob("*.parquet")), "nothing was written"
 
 
@@ -364,68 +427,71 @@ def test_usage_errors_exit_with_2(call):
         ("def runs(scale):\n    return undefined\n", ["NameError", "line 2"]),
     ],
 )
-def test_a_bad_file_is_told_in_one_line(call, tmp_path, text, words):
+def test_an_error_in_a_users_file_is_one_line(call, tmp_path, text, words):
     (tmp_path / "bad.py").write_text(text)
-    refused(call("run", "bad.py"), *words)
+    check_refused(call("run", "bad.py"), *words)
 
 
-def test_a_summary_that_fails_loses_nothing(call, tmp_path):
+def test_a_failing_summary_loses_no_rows(call, tmp_path):
     (tmp_path / "tiny.py").write_text(
         TINY.replace('rows["test/r2"].max()', 'rows["nothing"].max()')
     )
     code, out, err = call("run", "tiny.py", "--json")
     assert code == 0
     assert json.loads(out)["summary"] == {}
-    assert "no summary, the rows are kept: KeyError" in err
+    assert "cannot compute the summary, but the rows are saved: KeyError" in err
     assert json.loads(out)["rows"] == 8
 
 
 def test_check_of_a_file_without_parts(call, tmp_path):
     (tmp_path / "empty.py").write_text("x = 1\n")
-    refused(call("check", "empty.py"), "defines no part")
+    check_refused(call("check", "empty.py"), "defines no part")
 
 
 def test_output_that_cannot_be_written_or_read(call, tiny, tmp_path):
     (tmp_path / "taken").write_text("mine")
-    refused(call("run", tiny, "--out", "taken"), "taken")
+    check_refused(call("run", tiny, "--out", "taken"), "taken")
     assert (tmp_path / "taken").read_text() == "mine"
     (tmp_path / "empty").mkdir()
-    refused(call("report", "empty"), "empty")
+    check_refused(call("report", "empty"), "empty")
     code, *_ = call("run", tiny, "--out", "rows", "--json")
     assert code == 0
+    check_refused(call("report", "rows", "--out", "x" * 300), "File name too long")
     part = next((tmp_path / "rows").rglob("*.parquet"))
     part.write_bytes(part.read_bytes()[:100])
-    refused(call("run", tiny, "--out", "rows"), part.name)
-    refused(call("report", "rows"), part.name)
+    check_refused(call("run", tiny, "--out", "rows"), part.name)
+    check_refused(call("report", "rows"), part.name)
     assert part.stat().st_size == 100, "nothing is overwritten"
 
 
-def test_rows_go_to_no_folder_of_something_else(call, tiny, tmp_path):
-    for name in ("notes", "results/tiny-small"):  # the second is the default place
+def test_a_folder_with_other_files_is_refused(call, tiny, tmp_path):
+    for name in ("notes", "results/tiny-small"):  # the second is the default folder
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "thesis.md").write_text("mine")
         out = ["--out", name] if name == "notes" else []
-        refused(call("run", tiny, *out), f"{name} is not empty", "name a new folder with --out")
+        check_refused(
+            call("run", tiny, *out), f"{name} is not empty", "give a new folder with --out"
+        )
         assert [path.name for path in (tmp_path / name).iterdir()] == ["thesis.md"], (
             "nothing was written"
         )
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / ".gitkeep").touch()
-    (tmp_path / "new" / "tensorboard").mkdir()  # what a run that was refused may leave
+    (tmp_path / "new" / "tensorboard").mkdir()  # a refused run may leave it behind
     assert call("run", tiny, "--out", "new", "--json")[0] == 0
     (tmp_path / "new" / "thesis.md").write_text("mine")
     assert call("run", tiny, "--out", "new", "--json")[0] == 0, (
-        "a sweep's folder may hold other things too"
+        "other files may be added to the folder of a sweep"
     )
 
 
 @pytest.mark.parametrize("name", ["foo.csv", "foo.JSON", "foo.txt", "a/foo.md", "foo.PARQUET"])
 def test_a_file_name_does_not_become_a_folder(call, tiny, tmp_path, name):
-    refused(
+    check_refused(
         call("run", tiny, "--out", name),
         name,
         "would be a folder",
-        f"{name.rsplit('.')[0]} say",
+        f"such as {name.rsplit('.')[0]},",
         ".parquet",
     )
     assert not (tmp_path / name).exists()
@@ -436,23 +502,25 @@ def test_a_folder_may_have_a_dot_in_its_name(call, tiny, tmp_path):
     assert (tmp_path / "run.v2" / "rows").is_dir()
 
 
-@pytest.mark.parametrize("place", ["rows", "rows.parquet"])
-def test_a_folder_of_another_experiment_is_not_taken_over_silently(call, tiny, tmp_path, place):
-    assert "holds" not in call("run", tiny, "--out", place)[2]
+@pytest.mark.parametrize("out_path", ["rows", "rows.parquet"])
+def test_a_folder_of_another_experiment_is_reused_with_a_note(call, tiny, tmp_path, out_path):
+    assert "holds" not in call("run", tiny, "--out", out_path)[2]
     (tmp_path / "other.py").write_text(TINY.replace("[0.3, 0.5]", "[0.4]"))
-    code, _, err = call("run", "other.py", "--out", place, "--json")
+    code, _, err = call("run", "other.py", "--out", out_path, "--json")
     assert code == 0
     assert err.splitlines()[0].startswith(
-        f"recombine: {place} holds tiny: its rows stay, but the report and the figures"
+        f"recombine: {out_path} holds tiny: its rows stay, but the report and the figures"
     )
     assert "name another --out" in err
-    assert json.loads(call("run", tiny, "--out", place, "--finished", "--json")[1])["runs"] == 4, (
-        "its rows stay"
+    assert (
+        json.loads(call("run", tiny, "--out", out_path, "--no-train", "--json")[1])["runs"] == 4
+    ), "its rows stay"
+    assert "holds" not in call("run", tiny, "--out", out_path)[2], (
+        "the folder belongs to the first experiment again"
     )
-    assert "holds" not in call("run", tiny, "--out", place)[2], "it is the first one's again"
 
 
-def test_ctrl_c_keeps_what_is_finished(call, tiny, monkeypatch):
+def test_ctrl_c_keeps_finished_runs(call, tiny, monkeypatch):
     from recombine.training import scheduler
 
     def stop(*_):
@@ -461,11 +529,11 @@ def test_ctrl_c_keeps_what_is_finished(call, tiny, monkeypatch):
     monkeypatch.setattr(scheduler, "chunk_rows", stop)
     code, _, err = call("run", tiny)
     assert code == 130
-    assert "0 of 4 runs are kept" in err
-    assert "the same command goes on" in err
+    assert "0 of 4 runs are saved" in err
+    assert "run the same command to continue" in err
 
 
-def test_training_that_fails_is_one_line_and_a_file(call, tiny, monkeypatch):
+def test_a_training_error_is_one_line_and_a_file_with_the_traceback(call, tiny, monkeypatch):
     from recombine.training import scheduler
 
     def fails(*_):
@@ -474,18 +542,19 @@ def test_training_that_fails_is_one_line_and_a_file(call, tiny, monkeypatch):
     monkeypatch.setattr(scheduler, "chunk_rows", fails)
     code, _, err = call("run", tiny, "--out", "rows", "--json")
     assert code == 2
-    assert err.strip().splitlines() == [
-        "recombine: training failed, what is finished is kept: RuntimeError: boom; all of it is in rows/failure.txt"
-    ]
+    assert err.strip() == (
+        "recombine: training failed, finished rows are saved: RuntimeError: boom; "
+        "the traceback is in rows/failure.txt"
+    )
     assert "in fails" in Path("rows/failure.txt").read_text(), "the traceback"
 
 
-def test_the_version(call):
+def test_version_is_printed(call):
     code, out, _ = call("--version")
     assert (code, out) == (0, f"recombine {recombine.__version__}\n")
 
 
-def test_one_run_is_not_runs(call, tiny, tmp_path):
+def test_a_single_run_is_counted_in_the_singular(call, tiny, tmp_path):
     code, out, _ = call(
         "run", tiny, "--set", "frac_test=0.4", "--seeds", "1", "--scale", "tiny", "--out", "one"
     )
@@ -497,27 +566,88 @@ def test_one_run_is_not_runs(call, tiny, tmp_path):
     assert "Recombine experiment: tiny, tiny scale" in page
 
 
-def test_whole_numbers_and_unknown_ones_are_told_as_such(call, tmp_path):
-    told = '{"needed": 87.0, "best": 0.5, "lost": float("nan")}'
-    (tmp_path / "tiny.py").write_text(TINY.replace('{"best": float(rows["test/r2"].max())}', told))
+def test_a_summary_shows_whole_and_unknown_numbers(call, tmp_path):
+    old = '{"best": float(rows["test/r2"].max())}'
+    new = '{"needed": 87.0, "best": 0.5, "lost": float("nan")}'
+    (tmp_path / "tiny.py").write_text(TINY.replace(old, new))
     code, out, _ = call("run", "tiny.py", "--out", "rows")
     assert code == 0
-    assert "  needed: 87\n  best: 0.500\n  lost: not known\n" in out
+    assert "  needed: 87\n  best: 0.500\n  lost: unknown\n" in out
     call("report", "rows")
     page = (tmp_path / "rows" / "report.html").read_text()
-    for name, value in (("needed", "87"), ("best", "0.500"), ("lost", "not known")):
+    for name, value in (("needed", "87"), ("best", "0.500"), ("lost", "unknown")):
         assert f"<dt>{name}</dt><dd>{value}</dd>" in page
 
 
-def test_a_copied_install_finds_the_tables_of_the_clone_that_it_runs_in(
-    call, monkeypatch, tmp_path
-):
-    committed = claims.RESULTS
-    monkeypatch.setattr(claims, "RESULTS", tmp_path / "site-packages" / "docs" / "results")
-    refused(call("claims", "quickstart"), "site-packages/docs/results", "--results")
+def test_an_installed_package_finds_the_tables_of_the_current_checkout(call, monkeypatch, tmp_path):
+    monkeypatch.setattr(ledger, "RESULTS", tmp_path / "site-packages" / "docs" / "results")
+    check_refused(call("claims", "quickstart"), "site-packages/docs/results", "--results")
     (tmp_path / "docs" / "results").mkdir(parents=True)
-    shutil.copy(committed / "quickstart.parquet", tmp_path / "docs" / "results")
+    shutil.copy(RESULTS / "quickstart.parquet", tmp_path / "docs" / "results")
     code, out, _ = call("claims", "quickstart")
     assert code == 0
     assert "reproduced" in out
     assert "--out docs/results/quickstart.parquet" in out
+
+
+def test_too_little_memory_is_one_line(call, monkeypatch, tmp_path):
+    from recombine.coverage import page
+
+    def answer(*_, **__):
+        raise MemoryError("cannot allocate 1 TB")
+
+    monkeypatch.setattr(page, "answer", answer)
+    code, _, err = call("coverage", "t.csv", "--factors", "a,b")
+    assert code == 2
+    assert err.startswith("recombine: there is not enough memory for this (cannot allocate 1 TB)")
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("option", ["TABLE", "--held-out", "--report"])
+def test_a_file_name_of_5000_letters_is_one_line(call, tmp_path, option):
+    (tmp_path / "t.csv").write_text("a,b\nx,1\ny,2\n")
+    name = "x" * 5000 + ".csv"
+    table = name if option == "TABLE" else "t.csv"
+    more = [] if option == "TABLE" else [option, name]
+    code, _, err = call("coverage", table, "--factors", "a,b", *more)
+    assert code == 2
+    assert len(err.splitlines()) == 1
+    assert len(err) < 800
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--modules", "1" + "0" * 400],
+        ["--modules", "1" + "0" * 5000],
+        ["--max-active", "1" + "0" * 400, "--modules", "1" + "0" * 401],
+        ["--seeds", "1" + "0" * 30],
+    ],
+    ids=["modules", "digits", "active", "seeds"],
+)
+def test_huge_numbers_of_plan_are_refused(call, options):
+    given = dict.fromkeys(options[::2])
+    rest = [] if "--modules" in given else ["--modules", "24"]
+    rest += [] if "--max-active" in given else ["--max-active", "3"]
+    code, _, err = call("plan", *options, *rest, "--device", "cpu")
+    assert code == 2
+    assert "Traceback" not in err
+
+
+def test_coverage_takes_constraints_and_costs(call, tmp_path):
+    (tmp_path / "t.csv").write_text("shape;action;tags\nfish;swim;a,b\nbird;fly;c\nbird;sit;\n")
+    (tmp_path / "costs.csv").write_text("action,cost\nfly,3\nsit,5\n")
+    line = "coverage t.csv --factors shape,action,tags --sets tags --separator , --budget 20"
+    code, out, err = call(
+        *line.split(),
+        *("--forbid", "shape=fish,action=fly", "--forbid", "shape=fish,tags=c"),
+        *("--values", "action=sleep", "--costs", "costs.csv", "--examples-needed", "1", "--json"),
+    )
+    assert code == 0, err
+    result = json.loads(out)
+    combinations = [each["combination"] for each in result["suggestions"]]
+    assert any(each["action"] == "sleep" for each in combinations)
+    assert not any(each["shape"] == "fish" and each["action"] == "fly" for each in combinations)
+    assert not any(each["shape"] == "fish" and "c" in each["tags"] for each in combinations)
+    assert result["cost"] <= 20
+    assert result["cost"] == pytest.approx(sum(each["cost"] for each in result["suggestions"]))

@@ -1,3 +1,5 @@
+"""Suggested combinations, compared with exhaustive search on small tables."""
+
 import itertools
 
 import numpy as np
@@ -5,56 +7,58 @@ import pandas as pd
 import pytest
 
 import recombine as rc
-from recombine.coverage import Coverage, advice, outlook
-from recombine.experiments.claim import RESULTS
+from recombine.coverage import Coverage, expected_drop
+from recombine.coverage.advice import Adviser
+from recombine.coverage.expected_drop import ExpectedDrop, rarity_drop
+from recombine.experiments.ledger import RESULTS
 from recombine.experiments.paper import module_frequency, support_conditions
 from recombine.parts import conditions
 
 
 def factored(sizes, num, seed, unseen=()):
-    """A random table, every possible combination, and what is held out: all that have the last value of a factor."""
+    """The coverage of a random table; the last value of the factors in `unseen` never occurs."""
     rng = np.random.default_rng(seed)
-    every = list(itertools.product(*map(range, sizes)))
-    plain = [c for c in every if all(c[f] < sizes[f] - 1 for f in unseen)]
-    rows = [plain[i] for i in rng.choice(len(plain), num, replace=False)]
+    possible = list(itertools.product(*map(range, sizes)))
+    allowed = [c for c in possible if all(c[f] < sizes[f] - 1 for f in unseen)]
+    rows = [allowed[i] for i in rng.choice(len(allowed), num, replace=False)]
     names = [f"f{i}" for i in range(len(sizes))]
-    # Only named, so that its values are known; all but one combination of them may be suggested.
-    held = [next(c for c in every if c[f] == sizes[f] - 1) for f in unseen]
-    given = {"held_out": pd.DataFrame(held, columns=names)} if held else {}
-    return Coverage(pd.DataFrame(rows, columns=names), names, **given)
+    # One held-out combination makes each unseen value known. The others may be suggested.
+    held_out = [next(c for c in possible if c[f] == sizes[f] - 1) for f in unseen]
+    held_out_table = pd.DataFrame(held_out, columns=names) if held_out else None
+    return Coverage(pd.DataFrame(rows, columns=names), names, held_out=held_out_table)
 
 
 def sets(num_modules, sizes, num, seed):
+    """The coverage of a random table of sets."""
     rng = np.random.default_rng(seed)
-    every = [c for size in sizes for c in itertools.combinations(range(num_modules), size)]
-    rows = [every[i] for i in rng.choice(len(every), num, replace=False)]
-    return Coverage(
-        pd.DataFrame({"set": ["+".join(map(str, c)) for c in rows]}), ["set"], separator="+"
-    )
+    possible = [c for size in sizes for c in itertools.combinations(range(num_modules), size)]
+    rows = [possible[i] for i in rng.choice(len(possible), num, replace=False)]
+    table = pd.DataFrame({"set": ["+".join(map(str, c)) for c in rows]})
+    return Coverage(table, ["set"], separator="+")
 
 
-def free(coverage) -> list[tuple[int, ...]]:
-    """Every combination that could be suggested, found by listing all."""
-    taken = {tuple(c) for c in (*coverage.combinations.codes.tolist(), *coverage.held_out.tolist())}
-    return [
-        c for c in coverage.space.among(np.arange(coverage.space.num_modules)) if c not in taken
-    ]
+def candidates(coverage) -> list[tuple[int, ...]]:
+    """Every combination that could be suggested, by listing all."""
+    codes = (*coverage.combinations.codes.tolist(), *coverage.held_out.tolist())
+    taken = {tuple(code) for code in codes}
+    modules = np.arange(coverage.space.num_modules)
+    return [code for code in coverage.space.combinations_of(modules) if code not in taken]
 
 
-def rows_of(coverage, more=()) -> np.ndarray:
-    codes = [*coverage.combinations.codes.tolist(), *more]
-    return np.array(
-        [[m in code for m in range(coverage.space.num_modules)] for code in codes], np.int8
-    )
+def rows_of(coverage, added=()) -> np.ndarray:
+    """The table and the added combinations as 0/1 rows."""
+    codes = [*coverage.combinations.codes.tolist(), *added]
+    modules = range(coverage.space.num_modules)
+    return np.array([[module in code for module in modules] for code in codes], np.int8)
 
 
-def fewest(coverage, good) -> int:
-    """How many combinations must be added until the rows are good, by trying all."""
+def fewest(coverage, is_good) -> int:
+    """How many combinations must be added until the rows are good, by exhaustive search."""
     return next(
         num
         for num in range(10)
-        for more in itertools.combinations(free(coverage), num)
-        if good(rows_of(coverage, more))
+        for added in itertools.combinations(candidates(coverage), num)
+        if is_good(rows_of(coverage, added))
     )
 
 
@@ -76,135 +80,133 @@ def test_no_fewer_combinations_connect_or_span(coverage):
     assert connect.suggested == connect.needed == fewest(coverage, conditions.connected)
     assert connect.optimal
 
-    def both(rows):
+    def is_connected_and_spanned(rows):
         return conditions.connected(rows) and np.linalg.matrix_rank(rows) == coverage.space.rank
 
     assert span.met
-    assert span.suggested >= fewest(coverage, both) >= span.needed
+    assert span.suggested >= fewest(coverage, is_connected_and_spanned) >= span.needed
     assert span.optimal == (span.suggested == span.needed)
     if len(coverage.space.blocks) > 1:
         assert span.optimal, "what connects factors also spans: every step adds a direction"
 
 
-def test_a_set_of_everything_is_no_trap():
+def test_a_set_of_all_concepts_does_not_change_the_rank():
     assert sets(4, (4, 2), 3, 0).space.rank == 4
     assert Coverage(pd.DataFrame({"set": ["a;b", "b;a"]}), ["set"]).spanned
 
 
 @pytest.mark.parametrize("coverage", SMALL)
-def test_suggestions_are_new_and_make_good_what_was_lacking(coverage):
-    found = coverage.suggest(12).suggestions
-    codes = [tuple(sorted(one.code.tolist(), key=lambda m: (m < 0, m))) for one in found]
-    assert len(set(codes)) == len(codes) == min(12, len(free(coverage)))
-    assert set(codes) <= set(free(coverage))
-    after = rows_of(coverage, codes)
-    assert conditions.connected(after)
-    assert np.linalg.matrix_rank(after) == coverage.space.rank
-    # Every one tells what it does after those before it.
-    for place, one in enumerate(found):
-        before, then = (
-            len(conditions.components(rows_of(coverage, codes[:n]))) for n in (place, place + 1)
-        )
-        assert one.joins - 1 == before - then
-        before, then = (
-            np.linalg.matrix_rank(rows_of(coverage, codes[:n])) for n in (place, place + 1)
-        )
-        assert one.spans == (then > before)
+def test_suggestions_are_new_and_reach_the_goals(coverage):
+    suggestions = coverage.suggest(12).suggestions
+    codes = [
+        tuple(sorted(suggestion.code.tolist(), key=lambda module: (module < 0, module)))
+        for suggestion in suggestions
+    ]
+    assert len(set(codes)) == len(codes) == min(12, len(candidates(coverage)))
+    assert set(codes) <= set(candidates(coverage))
+    rows = rows_of(coverage, codes)
+    assert conditions.connected(rows)
+    assert np.linalg.matrix_rank(rows) == coverage.space.rank
+    # Each suggestion describes its effect after the suggestions before it.
+    for i, suggestion in enumerate(suggestions):
+        rows_before = rows_of(coverage, codes[:i])
+        rows_after = rows_of(coverage, codes[: i + 1])
+        num_groups_before = len(conditions.components(rows_before))
+        num_groups_after = len(conditions.components(rows_after))
+        assert suggestion.joins - 1 == num_groups_before - num_groups_after
+        rank_grows = np.linalg.matrix_rank(rows_after) > np.linalg.matrix_rank(rows_before)
+        assert suggestion.spans == rank_grows
 
 
-def drop_of(coverage, rows, missing) -> float:
-    """The model that `outlook` writes down, combination by combination."""
-    counts, groups = rows.sum(0), conditions.components(rows)
-    number = {module: place for place, group in enumerate(groups) for module in group}
+def drop_of(rows, missing) -> float:
+    """The formula in the docstring of `expected_drop`, combination by combination."""
+    counts = rows.sum(0)
+    groups = conditions.components(rows)
+    group_of = {module: number for number, group in enumerate(groups) for module in group}
     total = 0.0
     for code in missing:
-        held = [module for module in code if module >= 0]
-        total += outlook.rarity(counts[held]).sum()
-        met = {number[module] for module in held if counts[module]}
-        row = np.array([[module in held for module in range(rows.shape[1])]], np.int8)
-        if len(met) > 1:
-            total += outlook.UNMIXED
-        elif counts[held].all() and not conditions.spanned(rows, row):
-            total += outlook.UNSPANNED
+        modules = [module for module in code if module >= 0]
+        total += rarity_drop(counts[modules]).sum()
+        mixed_groups = {group_of[module] for module in modules if counts[module]}
+        row = np.array([[module in modules for module in range(rows.shape[1])]], np.int8)
+        if len(mixed_groups) > 1:
+            total += expected_drop.DROP_UNMIXED
+        elif counts[modules].all() and not conditions.spanned(rows, row):
+            total += expected_drop.DROP_UNSPANNED
     return total / max(len(missing), 1)
 
 
 @pytest.mark.parametrize("coverage", SMALL)
-def test_the_expected_drop_is_the_model_that_is_written_down(coverage):
-    found, held = coverage.suggest(5), {tuple(c) for c in coverage.held_out.tolist()}
-    missing = [*free(coverage), *held]
-    codes = [one.code for one in found.suggestions]
-    # What is not spanned is told from a sample: the rest is exact.
-    np.testing.assert_allclose(found.drop, drop_of(coverage, rows_of(coverage), missing), atol=0.01)
-    np.testing.assert_allclose(
-        found.left, drop_of(coverage, rows_of(coverage, codes), missing), atol=0.01
-    )
-    np.testing.assert_allclose(sum(one.gain for one in found.suggestions), found.drop - found.left)
+def test_the_expected_drop_follows_its_formula(coverage):
+    advice = coverage.suggest(5)
+    held_out = {tuple(code) for code in coverage.held_out.tolist()}
+    missing = [*candidates(coverage), *held_out]
+    codes = [suggestion.code for suggestion in advice.suggestions]
+    # The unspanned fraction is estimated from a sample. The rest is exact.
+    expected_before = drop_of(rows_of(coverage), missing)
+    expected_after = drop_of(rows_of(coverage, codes), missing)
+    np.testing.assert_allclose(advice.drop_before, expected_before, atol=0.01)
+    np.testing.assert_allclose(advice.drop_after, expected_after, atol=0.01)
+    total_gain = sum(suggestion.gain for suggestion in advice.suggestions)
+    np.testing.assert_allclose(total_gain, advice.drop_before - advice.drop_after)
 
 
 @pytest.mark.parametrize("coverage", [factored((4, 3, 2), 14, 0), sets(6, (2, 3), 14, 1)])
-def test_the_lift_is_as_near_to_the_best_as_it_says(coverage):
+def test_the_bound_on_the_lift_holds(coverage):
     assert coverage.connected
     assert coverage.spanned
-    found, share = (
-        coverage.suggest(2),
-        advice.Outlook(coverage.trained, len(coverage.combinations.codes)).share,
-    )
+    advice = coverage.suggest(2)
+    share = ExpectedDrop(coverage.trained, len(coverage.combinations.codes)).share
 
-    def lifted(more) -> float:
-        before = coverage.trained.counts
-        return share @ (
-            outlook.rarity(before)
-            - outlook.rarity(before + rows_of(coverage, more)[-len(more) :].sum(0))
-        )
+    def lift(added) -> float:
+        counts = coverage.trained.counts
+        counts_after = counts + rows_of(coverage, added)[-len(added) :].sum(0)
+        return share @ (rarity_drop(counts) - rarity_drop(counts_after))
 
-    best = max(lifted(more) for more in itertools.combinations(free(coverage), 2))
-    reached = lifted([one.code for one in found.suggestions])
-    (goal,) = (goal for goal in found.goals if goal.name == "lift")
+    best = max(lift(added) for added in itertools.combinations(candidates(coverage), 2))
+    reached = lift([suggestion.code for suggestion in advice.suggestions])
+    (goal,) = (goal for goal in advice.goals if goal.name == "lift")
     assert reached <= best <= reached / goal.share + 1e-12, "the bound is a bound"
     assert reached > 0.9 * best
 
 
-def test_rarity_is_what_the_lab_measured():
-    rows = module_frequency._last(rc.Table(RESULTS / "module_frequency.parquet").read())
-    for num, drop in outlook.RARE.items():
-        found = module_frequency.drop(rows, "Unpopular", "support.num_tasks", num)
-        assert found == pytest.approx(drop, abs=0.001)
-        assert outlook.rarity(np.array([num]))[0] == drop
-    rows = support_conditions._last(rc.Table(RESULTS / "support_conditions.parquet").read())
-    measured = {
-        outlook.ABSENT: support_conditions._drop(rows, "random", "module missing"),
-        outlook.UNMIXED: support_conditions._drop(rows, "random", "unmixed, as published"),
-        outlook.UNSPANNED: support_conditions._drop(rows, "spanned", "unspanned", "discrete"),
-    }
-    for drop, found in measured.items():
-        assert found == pytest.approx(drop, abs=0.005)
+def test_the_drops_are_those_of_the_committed_tables():
+    rows = module_frequency.prepare(rc.Table(RESULTS / "module_frequency.parquet").read())
+    for num, drop in expected_drop.DROP_BY_COUNT.items():
+        measured = module_frequency.drop(rows, "Unpopular", num)
+        assert measured == pytest.approx(drop, abs=0.001)
+        assert rarity_drop(np.array([num]))[0] == drop
+    rows = support_conditions.prepare(rc.Table(RESULTS / "support_conditions.parquet").read())
+    absent = support_conditions.drop("random", "module missing")(rows)
+    unmixed = support_conditions.drop("random", "unmixed, as published")(rows)
+    drawn_weights = rows[rows["law"] == "discrete"]
+    unspanned = support_conditions.drop("spanned", "unspanned")(drawn_weights)
+    assert absent == pytest.approx(expected_drop.DROP_ABSENT, abs=0.005)
+    assert unmixed == pytest.approx(expected_drop.DROP_UNMIXED, abs=0.005)
+    assert unspanned == pytest.approx(expected_drop.DROP_UNSPANNED, abs=0.005)
 
 
-def test_rarity_falls_ever_more_slowly():
-    drops = outlook.rarity(np.arange(200))
-    steps = -np.diff(drops)
+def test_the_drop_is_convex_in_the_count():
+    steps = -np.diff(rarity_drop(np.arange(200)))
     assert (steps > 0).all()
-    assert (np.diff(steps) < 1e-12).all(), (
-        "convex, or the bound on what can be lifted would be none"
-    )
+    assert (np.diff(steps) < 1e-12).all(), "the bound on the lift needs convexity"
 
 
-def test_a_huge_space_is_advised_on_without_listing_it():
+def test_a_huge_space_is_not_listed():
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({f"f{i}": rng.integers(0, 20, 400).astype(str) for i in range(10)})
-    # Three blocks that never meet the rest.
-    frame.loc[390:] = [[f"{c}{i % 3}" for c in "abcdefghij"] for i in range(10)]
+    # Three groups that are not linked to the rest.
+    frame.loc[390:] = [[f"{letter}{i % 3}" for letter in "abcdefghij"] for i in range(10)]
     coverage = Coverage(frame, list(frame))
     assert coverage.missing["of"] > 10**13
     connect, span, lift = coverage.suggest(30).goals
     assert connect.optimal
     assert span.optimal
-    assert connect.suggested == 1, "four groups of ten factors"
+    assert connect.suggested == 1, "one combination joins four groups of ten factors"
     assert lift.share > 0.9
 
 
-def test_a_budget_that_is_too_small_says_so():
+def test_too_few_suggestions_do_not_meet_the_goal():
     frame = pd.DataFrame([(i, i) for i in range(6)], columns=["a", "b"])
     connect, span, lift = Coverage(frame, ["a", "b"]).suggest(2).goals
     assert (connect.suggested, connect.needed, connect.met, connect.optimal) == (2, 5, False, False)
@@ -213,45 +215,44 @@ def test_a_budget_that_is_too_small_says_so():
 
 
 @pytest.mark.parametrize(
-    ("train", "held"),
+    ("train", "held_out"),
     [
         ([(1, 0), (2, 1), (0, 0)], [(2, 0)]),
         ([(0, 0, 1), (1, 1, 0)], [(1, 0, 1), (0, 1, 1)]),
         ([(0, 0), (1, 2)], [(1, 0)]),
     ],
 )
-def test_what_would_link_is_looked_for_in_every_factor(train, held):
+def test_a_link_is_searched_in_every_factor(train, held_out):
     names = ["a", "b", "c"][: len(train[0])]
-    frames = [pd.DataFrame(rows, columns=names) for rows in (train, held)]
-    coverage = Coverage(frames[0], names, held_out=frames[1])
+    coverage = Coverage(
+        pd.DataFrame(train, columns=names),
+        names,
+        held_out=pd.DataFrame(held_out, columns=names),
+    )
     connect, span, _ = coverage.suggest(6).goals
     assert connect.suggested == connect.needed == fewest(coverage, conditions.connected)
     assert connect.optimal
     assert span.suggested >= connect.suggested
 
 
-def test_what_links_may_be_what_spans_where_nothing_links_more():
+def test_combinations_that_span_may_also_connect():
     coverage = Coverage(pd.DataFrame({"set": ["a;b", "c;d", "e;f"]}), ["set"])
-    adviser = advice.Adviser(
-        coverage.trained, coverage.together, coverage.combinations.codes, coverage.held_out
+    adviser = Adviser(
+        coverage.trained, coverage.cooccurrence, coverage.combinations.codes, coverage.held_out
     )
-    adviser._link = lambda: None
+    adviser._find_link = lambda: None
     connect, span, _ = adviser.advise(12).goals
     assert not coverage.connected
     assert connect.met
-    assert 0 < connect.suggested <= span.suggested, (
-        "told by when it is reached, not by what looked for it"
-    )
+    assert 0 < connect.suggested <= span.suggested, "counted until the goal is met"
 
 
 @pytest.mark.parametrize("coverage", SMALL)
-def test_each_suggestion_is_the_best_of_those_that_follow(coverage):
-    expected, trained = (
-        advice.Outlook(coverage.trained, len(coverage.combinations.codes)),
-        coverage.trained,
-    )
-    codes = [one.code for one in coverage.suggest(12).suggestions]
-    for place, code in enumerate(codes):
-        left = [expected.drop(trained.plus(other)) for other in codes[place:]]
-        assert left[0] <= min(left) + 1e-12
+def test_suggestions_are_in_greedy_order(coverage):
+    drop = ExpectedDrop(coverage.trained, len(coverage.combinations.codes))
+    trained = coverage.trained
+    codes = [suggestion.code for suggestion in coverage.suggest(12).suggestions]
+    for i, code in enumerate(codes):
+        drops = [drop(trained.plus(other)) for other in codes[i:]]
+        assert drops[0] <= min(drops) + 1e-12
         trained = trained.plus(code)

@@ -1,3 +1,5 @@
+"""`Coverage`: the conditions, the rarest values, and plain results."""
+
 import itertools
 import json
 import re
@@ -11,7 +13,7 @@ import pytest
 from recombine.basics.errors import InputError
 from recombine.coverage import Coverage
 from recombine.parts import conditions
-from recombine.parts.supports.listed import FIXTURES
+from recombine.parts.supports.listed import SCHUG_SUPPORTS
 
 KEYS = {
     "compositional",
@@ -25,79 +27,79 @@ KEYS = {
 }
 
 
-def khot(combinations, column: str = "tags") -> pd.DataFrame:
-    return pd.DataFrame(
-        {column: [";".join(f"c{m}" for m in combination) for combination in combinations]}
-    )
+def as_table(sets) -> pd.DataFrame:
+    """Sets of module numbers as a table with one column."""
+    return pd.DataFrame({"tags": [";".join(f"c{module}" for module in each) for each in sets]})
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_sets_meet_the_conditions_that_the_lab_computes(seed):
+def test_sets_have_the_conditions_of_the_lab(seed):
     rng = np.random.default_rng(seed)
-    every = [c for size in (1, 2, 3) for c in itertools.combinations(range(7), size)]
-    chosen = [every[i] for i in rng.choice(len(every), rng.integers(4, 14), replace=False)]
-    rest = [c for c in every if c not in chosen]
-    # The lab knows of modules that never occur; a table knows them from what is held out.
-    coverage = Coverage(khot(chosen), ["tags"], held_out=khot([(m,) for m in range(7)]))
-    rows, others = (
-        np.array([[m in c for m in range(7)] for c in part], np.int8) for part in (chosen, rest)
-    )
-    told = conditions.describe(rows, others)
-    assert coverage.compositional == told["compositional"]
-    assert coverage.connected == told["connected"]
-    assert coverage.balanced == told["balanced"]
-    # Only sizes that occur count.
-    reach = np.array([row for row in others if row.sum() in rows.sum(1)])
-    assert coverage.spanned == conditions.spanned(rows, reach)
-    assert [len(group) for group in coverage.components] == [
-        len(group) for group in conditions.components(rows)
-    ]
+    possible = [c for size in (1, 2, 3) for c in itertools.combinations(range(7), size)]
+    num_train = rng.integers(4, 14)
+    train = [possible[i] for i in rng.choice(len(possible), num_train, replace=False)]
+    test = [c for c in possible if c not in train]
+    # The lab knows the modules that never occur. A table needs them to be held out.
+    all_modules = as_table([(module,) for module in range(7)])
+    coverage = Coverage(as_table(train), ["tags"], held_out=all_modules)
+    train_rows = np.array([[module in c for module in range(7)] for c in train], np.int8)
+    test_rows = np.array([[module in c for module in range(7)] for c in test], np.int8)
+    expected = conditions.describe(train_rows, test_rows)
+    assert coverage.compositional == expected["compositional"]
+    assert coverage.connected == expected["connected"]
+    assert coverage.balanced == expected["balanced"]
+    # The space has only the sizes that occur.
+    possible_rows = np.array([row for row in test_rows if row.sum() in train_rows.sum(1)])
+    assert coverage.spanned == conditions.spanned(train_rows, possible_rows)
+    group_sizes = [len(group) for group in conditions.components(train_rows)]
+    assert [len(group) for group in coverage.components] == group_sizes
 
 
-def test_the_published_fixtures_are_told_apart():
-    found = {
-        name: Coverage(khot(given), ["tags"])
-        for name, given in FIXTURES.items()
-        if name != "singletons"
-    }
-    assert {name: (c.connected, c.spanned) for name, c in found.items()} == {
+def test_the_published_fixtures_have_their_conditions():
+    expected = {
         "cycle": (True, False),
         "triangles": (False, True),
         "singletons_cycle": (True, True),
     }
+    assert set(expected) == set(SCHUG_SUPPORTS) - {"singletons"}
+    for name, connected_and_spanned in expected.items():
+        coverage = Coverage(as_table(SCHUG_SUPPORTS[name]), ["tags"])
+        assert (coverage.connected, coverage.spanned) == connected_and_spanned, name
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_factors_are_spanned_when_their_rank_is_that_of_the_product(seed):
+def test_factors_are_spanned_if_they_have_the_rank_of_the_product(seed):
     rng = np.random.default_rng(seed)
     every = list(itertools.product("abc", "uv", "xyz"))
     chosen = [every[i] for i in rng.choice(len(every), rng.integers(5, 12), replace=False)]
     coverage = Coverage(pd.DataFrame(chosen, columns=["p", "q", "r"]), ["p", "q", "r"])
-    seen = [sorted({c[f] for c in chosen}) for f in range(3)]
-    ranks = [
-        np.linalg.matrix_rank([[float(c[f] == v) for f in range(3) for v in seen[f]] for c in part])
-        for part in (chosen, list(itertools.product(*seen)))
-    ]
-    assert coverage.spanned == (ranks[0] == ranks[1])
-    assert coverage.missing["of"] == np.prod([len(values) for values in seen])
-    assert coverage.missing["count"] == coverage.missing["of"] - len(chosen)
-    first = {tuple(one.values()) for one in coverage.missing["first"]}
-    assert first == set(itertools.product(*seen)) - set(chosen)
+    values = [sorted({c[factor] for c in chosen}) for factor in range(3)]
+    possible = list(itertools.product(*values))
+
+    def rank(combinations) -> int:
+        rows = [
+            [float(c[factor] == value) for factor in range(3) for value in values[factor]]
+            for c in combinations
+        ]
+        return np.linalg.matrix_rank(rows)
+
+    assert coverage.spanned == (rank(chosen) == rank(possible))
+    assert coverage.missing["of"] == len(possible)
+    assert coverage.missing["count"] == len(possible) - len(chosen)
+    first = {tuple(combination.values()) for combination in coverage.missing["first"]}
+    assert first == set(possible) - set(chosen)
 
 
-def test_values_of_a_factor_are_compared_with_each_other():
+def test_balance_compares_values_of_the_same_factor():
     every = list(itertools.product("ab", "uvwxyz"))
-    assert Coverage(pd.DataFrame(every, columns=["p", "q"]), ["p", "q"]).balanced, (
-        "a in 6 combinations, u in 2"
-    )
+    whole = Coverage(pd.DataFrame(every, columns=["p", "q"]), ["p", "q"])
+    assert whole.balanced, "a is in 6 combinations, u in 2"
     assert not Coverage(pd.DataFrame(every[:-3], columns=["p", "q"]), ["p", "q"]).balanced
 
 
-def test_rarest_tells_combinations_and_examples():
-    frame = pd.DataFrame(
-        [("a", "u")] * 5 + [("a", "v"), ("b", "u"), ("b", "v"), ("c", "u")], columns=["p", "q"]
-    )
-    rarest = Coverage(frame, ["p", "q"]).rarest
+def test_rarest_counts_combinations_and_examples():
+    rows = [("a", "u")] * 5 + [("a", "v"), ("b", "u"), ("b", "v"), ("c", "u")]
+    rarest = Coverage(pd.DataFrame(rows, columns=["p", "q"]), ["p", "q"]).rarest
     assert rarest[0] == {"value": "p=c", "combinations": 1, "examples": 1}
     assert rarest[-1] == {"value": "q=u", "combinations": 3, "examples": 7}
 
@@ -105,52 +107,49 @@ def test_rarest_tells_combinations_and_examples():
 def test_held_out_combinations_are_never_suggested_and_their_values_are_known():
     frame = pd.DataFrame([(a, b) for a in "abc" for b in "uvw" if a != b], columns=["p", "q"])
     frame = frame[~frame["p"].isin(["c"]) | (frame["q"] == "u")]
-    held = pd.DataFrame([("c", "v"), ("c", "w"), ("d", "u")], columns=["p", "q"])
-    coverage = Coverage(frame, ["p", "q"], held_out=held)
+    held_out = pd.DataFrame([("c", "v"), ("c", "w"), ("d", "u")], columns=["p", "q"])
+    coverage = Coverage(frame, ["p", "q"], held_out=held_out)
     assert not coverage.compositional
     assert coverage.components[-1] == ["p=d"]
     result = coverage.result(20)
-    told = {tuple(one["combination"].values()) for one in result["suggestions"]}
-    assert not told & set(held.itertuples(index=False, name=None))
-    assert len(told) == result["missing"]["count"] - 3
+    suggested = {tuple(entry["combination"].values()) for entry in result["suggestions"]}
+    assert not suggested & set(held_out.itertuples(index=False, name=None))
+    assert len(suggested) == result["missing"]["count"] - 3
     assert Coverage(frame, ["p", "q"]).compositional
 
 
 def test_the_result_is_plain_json_with_the_promised_keys():
     frame = pd.DataFrame([("a", "u", 1), ("b", "v", 2), ("a", "v", None)], columns=["p", "q", "r"])
-    result = json.loads(
-        json.dumps(Coverage(frame.assign(s="same"), ["p", "q", "r", "s"]).result(3))
-    )
+    coverage = Coverage(frame.assign(s="same"), ["p", "q", "r", "s"])
+    result = json.loads(json.dumps(coverage.result(3)))
     assert result.keys() >= KEYS
     assert result["components"] == [["p=a", "q=u", "r=1"], ["p=b", "q=v", "r=2"]]
     assert result["suggestions"][0]["why"] == "joins 2 groups"
     assert result["notes"] == [
-        "s has one value and was left out",
+        "s has only one value and was left out",
         "1 of 3 rows have an empty cell and were left out",
     ]
 
 
-def test_nothing_to_add_where_everything_is_there():
-    result = Coverage(
-        pd.DataFrame(itertools.product("ab", "uv"), columns=["p", "q"]), ["p", "q"]
-    ).result()
+def test_a_complete_table_has_no_suggestions():
+    table = pd.DataFrame(itertools.product("ab", "uv"), columns=["p", "q"])
+    result = Coverage(table, ["p", "q"]).result()
     assert result["missing"] == {"count": 0, "of": 4, "first": []}
     assert result["suggestions"] == []
     assert result["expected_drop"]["now"] == 0
 
 
-def test_the_same_table_gets_the_same_advice_in_any_order():
+def test_the_order_of_rows_does_not_matter():
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({name: rng.integers(0, 6, 40) for name in "pqr"})
-    first, second = (
-        Coverage(f, ["p", "q", "r"]).result(10)
-        for f in (frame, frame.sample(frac=1, random_state=1))
-    )
+    shuffled = frame.sample(frac=1, random_state=1)
+    first = Coverage(frame, ["p", "q", "r"]).result(10)
+    second = Coverage(shuffled, ["p", "q", "r"]).result(10)
     assert first["suggestions"] == second["suggestions"]
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("arguments", "message"),
     [
         ({"factors": "p,q"}, "factors is a list"),
         ({"factors": []}, "no factors"),
@@ -158,15 +157,15 @@ def test_the_same_table_gets_the_same_advice_in_any_order():
         ({"factors": ["p"], "separator": ""}, "the separator is empty"),
     ],
 )
-def test_mistakes_are_told(given, words):
-    with pytest.raises(InputError, match=re.escape(words)):
-        Coverage(pd.DataFrame({"p": ["a;b"], "q": ["u"]}), **given)
+def test_bad_arguments_raise_an_error(arguments, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        Coverage(pd.DataFrame({"p": ["a;b"], "q": ["u"]}), **arguments)
     with pytest.raises(InputError, match="must not be negative"):
-        Coverage(khot([(0, 1)]), ["tags"]).suggest(-1)
+        Coverage(as_table([(0, 1)]), ["tags"]).suggest(-1)
 
 
-def test_it_needs_no_jax():
-    code = (
+def test_coverage_imports_neither_jax_nor_torch():
+    script = (
         "import sys, recombine.coverage.page; sys.exit(bool({'jax', 'torch'} & set(sys.modules)))"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -1,4 +1,6 @@
-"""Identities of runs and public names stay as they are (`pins.py`; `test_record.py` has the measured claims)."""
+"""Identities of runs and public names stay as they are (`pins.py`; `test_record.py` has the
+measured claims).
+"""
 
 from tests import pins
 

@@ -4,7 +4,9 @@ import pytest
 
 import recombine as rc
 from recombine.experiments import quickstart
+from recombine.experiments.plots import figures_of
 from recombine.sweeps.run import structure
+from tests.experiments.neutral import claims_of
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "quickstart.parquet"
 
@@ -25,27 +27,27 @@ def test_the_sweep_is_the_one_that_is_promised():
 
 
 def test_tiny_runs_end_to_end(tiny):
-    found = quickstart.summary(tiny)
-    assert found["best test R2"] >= found["test R2 of the narrowest student"]
-    figures = quickstart.figures(tiny)
+    summary = quickstart.summary(tiny)
+    assert summary["best test R2"] >= summary["test R2 of the narrowest student"]
+    figures = figures_of(quickstart, tiny)
     assert list(figures) == ["width", "decodability", "layers"]
     assert all(len(figure.data) > 1 for figure in figures.values())
-    assert not any(claim.holds for claim in quickstart.claims(tiny)), "60 steps are not enough"
+    assert not any(claim.holds for claim in claims_of(quickstart, tiny)), "60 steps are not enough"
 
 
 def test_conclusions_from_the_committed_rows():
     rows = rc.Table(RESULTS).read()
-    found = quickstart.summary(rows)
-    assert found["best test R2"] >= 0.9
-    assert found["test R2 of the narrowest student"] < 0.5
+    summary = quickstart.summary(rows)
+    assert summary["best test R2"] >= 0.9
+    assert summary["test R2 of the narrowest student"] < 0.5
     assert (
-        found["test R2 of the widest, 25% held out"]
-        > found["test R2 of the widest, 75% held out"] + 0.05
+        summary["test R2 of the widest, 25% held out"]
+        > summary["test R2 of the widest, 75% held out"] + 0.05
     )
-    assert [claim.verdict for claim in quickstart.claims(rows)] == ["reproduced", "reproduced"]
+    assert [claim.verdict for claim in claims_of(quickstart, rows)] == ["reproduced", "reproduced"]
     assert not rows["diverged"].any()
     assert {"meta/device", "meta/jax", "meta/date"} <= set(rows)
 
 
 def test_without_rows_the_claims_wait():
-    assert {claim.verdict for claim in quickstart.claims(None)} == {"not yet run"}
+    assert {claim.verdict for claim in claims_of(quickstart, None)} == {"not yet run"}

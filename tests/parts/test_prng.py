@@ -27,7 +27,7 @@ def test_the_generator_gives_the_known_answers(num_rounds, counter, key, result)
 
 
 def test_draws_use_13_rounds_and_every_counter_once():
-    # A key is (0, seed); the first draw's words are the cipher of (0, 0), (1, 0), …, all first words first.
+    # A key is (0, seed). A draw encrypts (0, 0), (1, 0), … and has all first words first.
     counter = np.arange(3, dtype=np.uint32)
     first, second = threefry(
         np.array([0, 7], np.uint32), counter, np.zeros_like(counter), num_rounds=13
@@ -36,7 +36,7 @@ def test_draws_use_13_rounds_and_every_counter_once():
 
 
 def several(key):
-    """What the library asks of a key, in one program."""
+    """All uses of a key in one program."""
     return {
         "split": jax.random.key_data(jax.random.split(key, (2, 3))),
         "fold": jax.random.key_data(jax.random.fold_in(key, 5)),
@@ -47,17 +47,18 @@ def several(key):
 
 def test_compiled_and_vmapped_draws_are_the_same_bit_for_bit():
     keys = jax.random.split(KEY, 3)
-    alone = [several(key) for key in keys]
-    compiled, batched = jax.jit(several)(keys[0]), jax.jit(jax.vmap(several))(keys)
+    single = [several(key) for key in keys]
+    compiled = jax.jit(several)(keys[0])
+    batched = jax.jit(jax.vmap(several))(keys)
     for name in ("split", "fold", "bits", "uniform"):
-        np.testing.assert_array_equal(compiled[name], alone[0][name], err_msg=name)
+        np.testing.assert_array_equal(compiled[name], single[0][name], err_msg=name)
         np.testing.assert_array_equal(
-            batched[name], np.stack([draw[name] for draw in alone]), err_msg=name
+            batched[name], np.stack([draw[name] for draw in single]), err_msg=name
         )
-    assert len({np.asarray(draw["bits"]).tobytes() for draw in alone}) == 3
+    assert len({np.asarray(draw["bits"]).tobytes() for draw in single}) == 3
 
 
-def test_splits_folds_and_draws_never_meet():
+def test_splits_folds_and_draws_share_no_numbers():
     num = 2000
     program = jax.jit(lambda key: (jax.random.split(key, num), jax.random.bits(key, (2 * num,))))
     keys, words = program(KEY)
@@ -101,7 +102,8 @@ def test_bytes_are_equally_frequent_within_a_draw_and_across_keys():
     def across(step):
         return jax.random.bits(jax.random.split(jax.random.fold_in(KEY, step))[1], ())
 
-    # Chi-square with 255 degrees of freedom: 255 on average, below 160 or above 370 with probability 1e-6.
+    # Chi-square with 255 degrees of freedom: 255 on average, below 160 or above 370 with
+    # probability 1e-6.
     for words in (within, np.asarray(across(jnp.arange(20_000)))):
         for shift in (0, 8, 16, 24):
             assert 160 < chi_square((words >> shift) & 255, 256) < 370
@@ -118,6 +120,6 @@ def test_all_widths_and_odd_counts():
     for (shape, dtype), bits in zip(cases, map(np.asarray, draws), strict=True):
         assert (bits.shape, bits.dtype) == (shape, np.dtype(dtype))
         if bits.size > 4:
-            # Neither constant nor confined to the low bits of its width.
+            # Neither constant nor only in the low bits.
             assert len(np.unique(bits)) > 4
             assert bits.max() > np.iinfo(dtype).max // 2

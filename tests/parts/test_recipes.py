@@ -8,12 +8,12 @@ import pytest
 
 from recombine.basics.errors import InputError
 from recombine.parts.models.mlp import MLP
-from recombine.parts.precision import multiplied_in
+from recombine.parts.precision import matmul_dtype
 from recombine.parts.prng import new_key
 from recombine.parts.protocols import Batch
-from recombine.parts.recipes.fast import Fast, _kinds
+from recombine.parts.recipes.fast import Fast, _optimizer_names
 from recombine.parts.recipes.paper import Paper
-from recombine.sweeps.run import Run, knobs, restore, structure
+from recombine.sweeps.run import Run, knobs, restore_knobs, structure
 
 RNG = np.random.default_rng(0)
 WEIGHTS = {"matrix": np.float32(RNG.normal(size=(4, 3))), "vector": np.float32(RNG.normal(size=5))}
@@ -37,7 +37,7 @@ def updates(recipe, num_steps, gradients, weights):
 
 
 def adam_by_hand(gradients, weights, learning_rate, weight_decay, nesterov=False):
-    """AdamW (Loshchilov and Hutter 2019) with the usual constants, in float64; or Nesterov's (Dozat 2016)."""
+    """AdamW (Loshchilov and Hutter 2019) in float64, optionally with Nesterov (Dozat 2016)."""
     w, m, v, steps = np.float64(weights), 0.0, 0.0, []
     for t, g in enumerate(np.float64(gradients), start=1):
         m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
@@ -54,23 +54,24 @@ def adam_by_hand(gradients, weights, learning_rate, weight_decay, nesterov=False
 
 def test_the_papers_recipe_is_adamw_with_decay_on_matrices_only():
     gradients = jax.tree.map(lambda w: np.float32(RNG.normal(size=(3, *w.shape))), WEIGHTS)
-    found = updates(Paper(learning_rate=0.01, weight_decay=0.5), 3, gradients, WEIGHTS)
+    actual = updates(Paper(learning_rate=0.01, weight_decay=0.5), 3, gradients, WEIGHTS)
     for name, decay in (("matrix", 0.5), ("vector", 0.0)):
         expected = adam_by_hand(gradients[name], WEIGHTS[name], 0.01, decay)
-        np.testing.assert_allclose(found[name], expected, rtol=1e-4, atol=1e-7, err_msg=name)
+        np.testing.assert_allclose(actual[name], expected, rtol=1e-4, atol=1e-7, err_msg=name)
     assert Paper() == Paper(learning_rate=3e-4, weight_decay=0.003)
 
 
 def test_the_papers_learning_rate_is_constant():
-    # With a constant gradient Adam's step is the learning rate itself, at every step and however long the run is.
+    # With a constant gradient, every step of Adam is the learning rate, whatever the length of the
+    # run.
     for num_steps in (20, 300_000):
-        found = updates(
+        actual = updates(
             Paper(learning_rate=0.01, weight_decay=0),
             num_steps,
             np.full((20, 3), -2.0, np.float32),
             np.zeros(3),
         )
-        np.testing.assert_allclose(found, 0.01, rtol=1e-4)
+        np.testing.assert_allclose(actual, 0.01, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("frac_warmup", "warmup"), [(0.1, 4), (0.0, 1)])
@@ -78,19 +79,19 @@ def test_the_fast_learning_rate_warms_up_and_falls_as_a_cosine(frac_warmup, warm
     recipe = Fast(learning_rate=0.02, frac_warmup=frac_warmup, final=0.1, vector_rate=0.5)
     gradients = np.full((43, 3), -2.0, np.float32)
     # Adam's steps at a rate of 1, which are not quite 1 because of Nesterov's momentum.
-    found = updates(recipe, 40, gradients, np.zeros(3)) / adam_by_hand(
+    actual = updates(recipe, 40, gradients, np.zeros(3)) / adam_by_hand(
         gradients, np.zeros(3), 1, 0, nesterov=True
     )
     steps = np.arange(43)
-    # By hand: linear from 0 to the peak, then half a cosine to 10 percent of it at step 40, and constant from there.
-    fall = 0.1 + 0.9 * (1 + np.cos(math.pi * np.clip((steps - warmup) / (40 - warmup), 0, 1))) / 2
+    # Linear from 0 to the peak, then half a cosine to 10 percent of it at step 40, then constant.
+    decay = 0.1 + 0.9 * (1 + np.cos(math.pi * np.clip((steps - warmup) / (40 - warmup), 0, 1))) / 2
     np.testing.assert_allclose(
-        found[:, 0], 0.01 * np.where(steps < warmup, steps / warmup, fall), rtol=1e-3, atol=1e-6
+        actual[:, 0], 0.01 * np.where(steps < warmup, steps / warmup, decay), rtol=1e-3, atol=1e-6
     )
 
 
 def test_fast_updates_of_matrices_are_orthogonal_and_of_vectors_adams():
-    # (out, in) as in equinox. A tall matrix takes steps longer by sqrt(out / in), a wide one does not.
+    # (out, in) as in equinox. Updates of a tall matrix are longer by sqrt(out / in).
     weights = {
         "tall": np.zeros((16, 4), np.float32),
         "wide": np.zeros((4, 16), np.float32),
@@ -102,19 +103,20 @@ def test_fast_updates_of_matrices_are_orthogonal_and_of_vectors_adams():
     for name in ("tall", "wide"):
         u, _, v = np.linalg.svd(gradients[name], full_matrices=False)
         gradients[name] = np.float32(u * np.array([1, 0.3, 0.1, 0.03]) @ v)
-    found = updates(
+    actual = updates(
         Fast(learning_rate=0.02, frac_warmup=0, final=1, vector_rate=0.3), 3, gradients, weights
     )
     for name, length in (("tall", 2.0), ("wide", 1.0)):
-        u, sizes, v = np.linalg.svd(found[name][2] / 0.02, full_matrices=False)
-        # Newton-Schulz leaves singular values between 0.7 and 1.2; the gradient's spread over a factor of 33.
+        u, sizes, v = np.linalg.svd(actual[name][2] / 0.02, full_matrices=False)
+        # Newton-Schulz gives singular values between 0.7 and 1.2; the gradient's differ by a factor
+        # of 33.
         assert 0.6 * length < sizes.min() <= sizes.max() < 1.3 * length
-        # Otherwise it is the gradient's own polar factor, downhill.
+        # Up to that, it is minus the polar factor of the gradient.
         gu, _, gv = np.linalg.svd(gradients[name][0], full_matrices=False)
         assert np.vdot(u @ v, -gu @ gv) > 0.97 * 4
     expected = adam_by_hand(gradients["vector"], np.zeros(5), 0.3 * 0.02, 0, nesterov=True)
-    np.testing.assert_array_equal(found["vector"][0], 0)  # the warm-up's first step
-    np.testing.assert_allclose(found["vector"][1:], expected[1:], rtol=1e-3)
+    np.testing.assert_array_equal(actual["vector"][0], 0)  # the warm-up's first step
+    np.testing.assert_allclose(actual["vector"][1:], expected[1:], rtol=1e-3)
 
 
 @pytest.mark.parametrize("recipe", [Paper(), Fast(frac_warmup=0)])
@@ -123,8 +125,8 @@ def test_knobs_may_be_traced(recipe):
     blank, steps = structure(Run(recipe=recipe)), 2
 
     def last_update(values):
-        # As a run does it: the values are put back without the checks that a traced number would not pass.
-        optimiser = restore(blank, values).recipe.optimiser(10)
+        # As in a run: values are restored without checks, which a traced number would not pass.
+        optimiser = restore_knobs(blank, values).recipe.optimiser(10)
         state, update = optimiser.init(WEIGHTS), None
         for _ in range(steps):
             update, state = optimiser.update(gradients, state, WEIGHTS)
@@ -139,7 +141,7 @@ def test_knobs_may_be_traced(recipe):
     assert values.keys() == knobs(Run(recipe=recipe)).keys()
     together = jax.jit(jax.vmap(last_update))(values)
     first, second = (jax.tree.map(lambda a, i=i: np.asarray(a[i]), together) for i in (0, 1))
-    # A step is in proportion to the rate, and decay adds -rate x decay x weight, to matrices only.
+    # A step is proportional to the rate, and decay adds -rate x decay x weight to matrices only.
     np.testing.assert_allclose(second["vector"], 3 * first["vector"], rtol=1e-3)
     expected = 3 * first["matrix"] - 0.03 * 0.5 * WEIGHTS["matrix"]
     np.testing.assert_allclose(second["matrix"], expected, rtol=1e-3, atol=1e-6)
@@ -178,18 +180,18 @@ def test_knobs_may_be_traced(recipe):
         ),
     ],
 )
-def test_mistakes_are_told_by_the_fields_name(recipe, fields, message):
+def test_errors_name_the_field(recipe, fields, message):
     with pytest.raises(InputError, match=message):
         recipe(**fields)
 
 
 def test_auto_is_float32_on_a_cpu_and_bfloat16_elsewhere(monkeypatch):
     assert jax.default_backend() == "cpu"
-    assert multiplied_in("auto") == multiplied_in("float32") == jnp.float32
-    assert multiplied_in("bfloat16") == jnp.bfloat16
+    assert matmul_dtype("auto") == matmul_dtype("float32") == jnp.float32
+    assert matmul_dtype("bfloat16") == jnp.bfloat16
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert multiplied_in("auto") == multiplied_in("bfloat16") == jnp.bfloat16
-    assert multiplied_in("float32") == jnp.float32
+    assert matmul_dtype("auto") == matmul_dtype("bfloat16") == jnp.bfloat16
+    assert matmul_dtype("float32") == jnp.float32
     assert (Paper().precision, Fast().precision) == ("float32", "auto"), (
         "the paper's runs are float32"
     )
@@ -214,7 +216,7 @@ def test_the_paper_s_bfloat16_updates_are_near_the_float32_ones():
         for p in ("float32", "bfloat16")
     )
     for name in WEIGHTS:
-        # Adam's steps are of the size of the rate; a rounding of bfloat16 is 2^-9 of the momentum.
+        # Adam's steps have the size of the rate; bfloat16 rounds the momentum by a factor of 2^-9.
         np.testing.assert_allclose(low[name], exact[name], atol=0.02 * 0.01, err_msg=name)
         assert np.abs(low[name] - exact[name]).max() > 0
 
@@ -234,10 +236,12 @@ def test_the_vector_rate_changes_vectors_alone():
 def test_embeddings_learn_by_adam_and_matrices_by_muon():
     example = Batch(jnp.zeros((4, 3)), jnp.zeros((4, 2)), jnp.zeros(5, jnp.int32), jnp.zeros(5))
     net = MLP(widths=(8,), tokens="embed", d_embed=4).init(new_key(0), example, 2, num_tokens=7)
-    kinds = _kinds(net)
-    assert kinds.embedding.weight == "adam"
-    assert [(layer.weight, layer.bias) for layer in kinds.layers] == [("muon", "adam")] * 2
-    assert _kinds({"stack": jnp.zeros((3, 4, 5)), "embedding_like": jnp.zeros((2, 2))}) == {
+    names = _optimizer_names(net)
+    assert names.embedding.weight == "adam"
+    assert [(layer.weight, layer.bias) for layer in names.layers] == [("muon", "adam")] * 2
+    assert _optimizer_names(
+        {"stack": jnp.zeros((3, 4, 5)), "embedding_like": jnp.zeros((2, 2))}
+    ) == {
         "stack": "muon",
         "embedding_like": "muon",
     }

@@ -1,9 +1,10 @@
-"""Made-up models whose answers are known: parts with directions of their own, and combinations without."""
+"""Toy models with known answers: a direction per value, or a direction per combination."""
 
 import numpy as np
 import pandas as pd
 
-SHAPES, COLOURS = ("ball", "cone", "cube", "ring"), ("blue", "green", "red")
+SHAPES = ("ball", "cone", "cube", "ring")
+COLOURS = ("blue", "green", "red")
 
 
 def samples(num: int, seed: int = 0) -> pd.DataFrame:
@@ -13,25 +14,22 @@ def samples(num: int, seed: int = 0) -> pd.DataFrame:
 
 
 def parts(factors: pd.DataFrame, noise: float = 0.3, width: int = 24) -> np.ndarray:
-    """Every value has a direction of its own: what is read on some combinations is read on all."""
+    """Every value has its own direction: probes generalize to held-out combinations."""
     rng = np.random.default_rng(1)
-    code = np.concatenate(
-        [one_hot(factors["shape"], SHAPES), one_hot(factors["colour"], COLOURS)], axis=1
-    )
-    code = np.concatenate([code, factors[["size"]]], axis=1)
-    return code @ rng.normal(size=(code.shape[1], width)) + noise * rng.normal(
-        size=(len(code), width)
-    )
+    shape = one_hot(factors["shape"], SHAPES)
+    colour = one_hot(factors["colour"], COLOURS)
+    code = np.concatenate([shape, colour, factors[["size"]]], axis=1)
+    signal = code @ rng.normal(size=(code.shape[1], width))
+    return signal + noise * rng.normal(size=(len(code), width))
 
 
 def wholes(factors: pd.DataFrame, noise: float = 0.3, width: int = 64) -> np.ndarray:
-    """Every combination has a direction of its own: nothing is learned of one from others."""
+    """Every combination has its own direction: probes do not generalize to held-out ones."""
     rng = np.random.default_rng(2)
     names = factors.astype(str).agg(" ".join, axis=1)
     code = one_hot(names, sorted(names.unique()))
-    return code @ rng.normal(size=(code.shape[1], width)) + noise * rng.normal(
-        size=(len(code), width)
-    )
+    signal = code @ rng.normal(size=(code.shape[1], width))
+    return signal + noise * rng.normal(size=(len(code), width))
 
 
 def one_hot(values: pd.Series, known) -> np.ndarray:

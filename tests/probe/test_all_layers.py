@@ -1,4 +1,4 @@
-"""All layers joined into one: what no layer tells alone is read and ranks failures, and what is held out has no say."""
+"""Probes of all layers joined into one, `layers="all"`."""
 
 import copy
 
@@ -14,164 +14,161 @@ from recombine.probe import Decodability
 from tests.probe.planted import COLOURS, SHAPES, one_hot, parts, samples, wholes
 
 
-def tells(values: pd.Series, known: tuple[str, ...], width: int, seed: int) -> np.ndarray:
-    """A layer that tells one factor and nothing else."""
+def layer_of_one_factor(
+    values: pd.Series, known: tuple[str, ...], width: int, seed: int
+) -> np.ndarray:
+    """A layer that encodes one factor and nothing else."""
     rng = np.random.default_rng(seed)
-    return one_hot(values, known) @ rng.normal(size=(len(known), width)) + 0.2 * rng.normal(
-        size=(len(values), width)
-    )
+    signal = one_hot(values, known) @ rng.normal(size=(len(known), width))
+    return signal + 0.2 * rng.normal(size=(len(values), width))
 
 
 @pytest.fixture(scope="module")
-def apart():
-    """Early layers tell shapes, late ones colours; of held-out combinations some have a wrong shape, some a colour."""
+def two_layers():
+    """An early layer that encodes shapes and a late one that encodes colours.
+
+    Some held-out combinations have a wrong shape in the early layer, others a wrong colour in the
+    late one. These are the failures.
+    """
     factors = samples(1600)
     names: pd.Series = factors.astype(str).agg(" ".join, axis=1)
-    lost = {
-        name: i % 4 for i, name in enumerate(sorted(set(names))[::2])
-    }  # 0: its shape, 1: its colour, else nothing
-    place, another = names.map(lost), {SHAPES[0]: SHAPES[1], COLOURS[0]: COLOURS[1]}
-    shape = factors["shape"].mask(
-        place == 0, factors["shape"].map(lambda name: another.get(name, SHAPES[0]))
-    )
-    colour = factors["colour"].mask(
-        place == 1, factors["colour"].map(lambda name: another.get(name, COLOURS[0]))
-    )
+    # Every other combination is held out. 0: its shape is wrong, 1: its colour, 2 and 3: neither.
+    kinds = {name: i % 4 for i, name in enumerate(sorted(set(names))[::2])}
+    kind = names.map(kinds)
+    wrong = {SHAPES[0]: SHAPES[1], COLOURS[0]: COLOURS[1]}
+    wrong_shape = factors["shape"].map(lambda name: wrong.get(name, SHAPES[0]))
+    wrong_colour = factors["colour"].map(lambda name: wrong.get(name, COLOURS[0]))
+    shape = factors["shape"].mask(kind == 0, wrong_shape)
+    colour = factors["colour"].mask(kind == 1, wrong_colour)
     layers = {
-        "early": tells(shape, SHAPES, 10, 6),
-        "late": tells(colour, COLOURS, 7, 7).astype("f4"),
+        "early": layer_of_one_factor(shape, SHAPES, 10, 6),
+        "late": layer_of_one_factor(colour, COLOURS, 7, 7).astype("f4"),
     }
-    failed = {name: i < 2 for name, i in lost.items()}
-    return layers, factors[["shape", "colour"]], names, place.notna().to_numpy(), failed
+    failed = {name: i < 2 for name, i in kinds.items()}
+    return layers, factors[["shape", "colour"]], names, kind.notna().to_numpy(), failed
 
 
-def ranked(apart, **options):
-    layers, factors, names, held, failed = apart
+def fit_rank_evaluate(two_layers, **options):
+    layers, factors, names, held, failed = two_layers
     probe = Decodability(**options).fit(layers, factors, names, held)
-    ranking = probe.rank(factors[held], {name: x[held] for name, x in layers.items()}, names[held])
+    new = {name: x[held] for name, x in layers.items()}
+    ranking = probe.rank(factors[held], new, names[held])
     return probe, ranking, probe.evaluate(failed)
 
 
 @pytest.fixture(scope="module")
-def whole(apart):
-    return ranked(apart, layers="all")
+def joined(two_layers):
+    return fit_rank_evaluate(two_layers, layers="all")
 
 
-def test_what_each_layer_tells_half_of_is_read_and_ranked_by_all_together(apart, whole):
-    best, of_best, told = ranked(apart)
-    probe, ranking, found = whole
-    assert set(of_best["basis"]) == {best.layer_} < {"early", "late"}
+def test_joined_layers_decode_and_rank_what_no_single_layer_does(two_layers, joined):
+    best, best_ranking, best_quality = fit_rank_evaluate(two_layers)
+    probe, ranking, quality = joined
+    assert set(best_ranking["basis"]) == {best.layer_} < {"early", "late"}
     assert (probe.layer_, set(ranking["basis"])) == ("all layers", {"all layers"})
-    assert found["auroc"] > 0.99
-    assert (
-        told["auroc"] < 0.85
-    )  # it cannot see the failures of the factor that its layer does not tell
+    assert quality["auroc"] > 0.99
+    assert best_quality["auroc"] < 0.85  # blind to failures of the factor that the layer lacks
     seen = probe.scores_[probe.scores_["split"] == "seen"].set_index(["layer", "factor"])["score"]
     assert seen["all layers"].min() > 0.98
     assert max(seen["early", "colour"], seen["late", "shape"]) < 0.6
 
 
-def test_scores_of_single_layers_stay_as_they_are(apart, whole):
-    layers, factors, names, held, _ = apart
-    plain, rows = Decodability().fit(layers, factors, names, held), whole[0].scores_
-    assert rows["layer"].unique().tolist() == ["early", "late", "all layers"]
-    pd.testing.assert_frame_equal(rows[rows["layer"] != "all layers"], plain.scores_)
+def test_scores_of_single_layers_do_not_change(two_layers, joined):
+    layers, factors, names, held, _ = two_layers
+    best = Decodability().fit(layers, factors, names, held)
+    scores = joined[0].scores_
+    assert scores["layer"].unique().tolist() == ["early", "late", "all layers"]
+    corrected = ["p_corrected", "verdict"]  # a further layer is a further test
+    single = scores[scores["layer"] != "all layers"].drop(columns=corrected)
+    expected = best.scores_.drop(columns=corrected)
+    pd.testing.assert_frame_equal(single, expected)
 
 
-def test_it_is_the_probe_of_an_array_of_all_features(apart, whole):
-    layers, factors, names, held, _ = apart
-    by_hand = np.concatenate([layers["early"], layers["late"]], axis=1)
-    plain = Decodability().fit(by_hand, factors, names, held)
-    assert (whole[0].errors_ == plain.errors_).all()
+def test_equals_the_probe_of_one_array_of_all_features(two_layers, joined):
+    layers, factors, names, held, _ = two_layers
+    concatenated = np.concatenate([layers["early"], layers["late"]], axis=1)
+    plain = Decodability().fit(concatenated, factors, names, held)
+    assert (joined[0].errors_ == plain.errors_).all()
     columns = ["combination", "error", "probability"]
-    expected = plain.rank(factors[held], by_hand[held], names[held])[columns]
-    pd.testing.assert_frame_equal(whole[1][columns], expected)
-    assert whole[0].score(layers, factors) == plain.score(by_hand, factors)
+    expected = plain.rank(factors[held], concatenated[held], names[held])[columns]
+    pd.testing.assert_frame_equal(joined[1][columns], expected)
+    assert joined[0].score(layers, factors) == plain.score(concatenated, factors)
 
 
-def test_twice_is_the_same_and_layers_are_told_by_name_not_by_order(apart, whole):
-    layers, factors, _, held, _ = apart
-    probe, ranking, _ = ranked(apart, layers="all")
-    pd.testing.assert_frame_equal(probe.scores_, whole[0].scores_)
-    pd.testing.assert_frame_equal(ranking, whole[1])
-    turned = {"late": layers["late"], "more": layers["late"][:, :2], "early": layers["early"]}
-    pd.testing.assert_frame_equal(probe.predict(turned), probe.predict(layers))
+def test_results_are_deterministic_and_do_not_depend_on_the_order_of_layers(two_layers, joined):
+    layers, factors, _, held, _ = two_layers
+    probe, ranking, _ = fit_rank_evaluate(two_layers, layers="all")
+    pd.testing.assert_frame_equal(probe.scores_, joined[0].scores_)
+    pd.testing.assert_frame_equal(ranking, joined[1])
+    reordered = {"late": layers["late"], "more": layers["late"][:, :2], "early": layers["early"]}
+    pd.testing.assert_frame_equal(probe.predict(reordered), probe.predict(layers))
     assert (probe.predict(layers)[~held] == factors[~held]).mean(axis=None) > 0.98
 
 
 @pytest.mark.parametrize("kind", ["ridge", "logistic"])
-def test_what_is_held_out_changes_nothing_of_the_probe(apart, kind):
-    layers, factors, names, held, _ = apart
+def test_held_out_activations_do_not_change_the_probe(two_layers, kind):
+    layers, factors, names, held, _ = two_layers
     rng = np.random.default_rng(8)
     ruined = {
         name: np.where(held[:, None], 1e3 * rng.normal(size=x.shape), x)
         for name, x in layers.items()
     }
-    probe, twin = (
-        Decodability(kind, folds=3, layers="all").fit(x, factors, names, held)
-        for x in (layers, ruined)
-    )
-    assert (probe.errors_ == twin.errors_).all()
-    pd.testing.assert_frame_equal(probe.predict(layers), twin.predict(layers))
-    assert probe.score(layers, factors) == twin.score(layers, factors)
-    scores = [
-        one.scores_.groupby(["layer", "split"])["score"].mean()["all layers"]
-        for one in (probe, twin)
-    ]
-    assert scores[0]["seen"] == scores[1]["seen"]
-    assert scores[0]["held out"] > scores[1]["held out"] + 0.1  # they are scored all the same
+    probe = Decodability(kind, folds=3, layers="all").fit(layers, factors, names, held)
+    other = Decodability(kind, folds=3, layers="all").fit(ruined, factors, names, held)
+    assert (probe.errors_ == other.errors_).all()
+    pd.testing.assert_frame_equal(probe.predict(layers), other.predict(layers))
+    assert probe.score(layers, factors) == other.score(layers, factors)
+    scores = probe.scores_.groupby(["layer", "split"])["score"].mean()["all layers"]
+    other_scores = other.scores_.groupby(["layer", "split"])["score"].mean()["all layers"]
+    assert scores["seen"] == other_scores["seen"]
+    assert scores["held out"] > other_scores["held out"] + 0.1  # they are scored all the same
 
 
-def test_a_log_loss_is_of_all_layers(apart):
-    layers, factors, _, held, _ = apart
+def test_log_loss_uses_all_layers(two_layers):
+    layers, factors, _, held, _ = two_layers
     known = {name: x[~held][:300] for name, x in layers.items()}
-    told: pd.DataFrame = factors[~held][:300]
-    found, best = (
-        Decodability("logistic", folds=3, layers=which).fit(known, told)
-        for which in ("all", "best")
-    )
-    assert found.log_loss(known, told).mean() < 0.5 * best.log_loss(known, told).mean()
+    known_factors: pd.DataFrame = factors[~held][:300]
+    joined = Decodability("logistic", folds=3, layers="all").fit(known, known_factors)
+    best = Decodability("logistic", folds=3, layers="best").fit(known, known_factors)
+    joined_loss = joined.log_loss(known, known_factors).mean()
+    assert joined_loss < 0.5 * best.log_loss(known, known_factors).mean()
 
 
-def test_one_layer_is_all_of_them():
+def test_joining_a_single_layer_changes_nothing():
     factors, new = samples(500), samples(60, seed=9)
-    plain, probe = (
-        Decodability(layers=which).fit(parts(factors), factors) for which in ("best", "all")
-    )
-    assert (plain.layer_, probe.layer_) == ("activations", "all layers")
-    pd.testing.assert_frame_equal(plain.predict(parts(new)), probe.predict(parts(new)))
-    pd.testing.assert_frame_equal(
-        probe.predict({"activations": parts(new)}), probe.predict(parts(new))
-    )
-    assert (plain.errors_ == probe.errors_).all()
-    pipeline = make_pipeline(StandardScaler(), Decodability(layers="all")).fit(
-        parts(factors), factors
-    )
-    assert pipeline.score(parts(factors), factors) > 0.9
+    best = Decodability(layers="best").fit(parts(factors), factors)
+    joined = Decodability(layers="all").fit(parts(factors), factors)
+    assert (best.layer_, joined.layer_) == ("activations", "all layers")
+    pd.testing.assert_frame_equal(best.predict(parts(new)), joined.predict(parts(new)))
+    by_name = joined.predict({"activations": parts(new)})
+    pd.testing.assert_frame_equal(by_name, joined.predict(parts(new)))
+    assert (best.errors_ == joined.errors_).all()
+    pipeline = make_pipeline(StandardScaler(), Decodability(layers="all"))
+    assert pipeline.fit(parts(factors), factors).score(parts(factors), factors) > 0.9
 
 
-def test_the_option_is_one_of_scikit_learns():
+def test_layers_is_a_parameter_for_scikit_learn():
     probe = Decodability(layers="all")
-    assert probe.get_params() == {"kind": "ridge", "folds": 5, "seed": 0, "layers": "all"}
+    assert probe.get_params() == Decodability().get_params() | {"layers": "all"}
     assert clone(probe).layers == copy.deepcopy(probe).layers == "all"
     assert probe.set_params(layers="best").layers == "best"
 
 
-def test_what_a_fitted_probe_reads_does_not_change_with_its_options(apart):
-    layers, factors, names, held, _ = apart
+def test_changing_the_option_does_not_change_a_fitted_probe(two_layers):
+    layers, factors, names, held, _ = two_layers
     probe = Decodability(layers="all").fit(layers, factors, names, held)
     before = probe.predict(layers)
     pd.testing.assert_frame_equal(probe.set_params(layers="best").predict(layers), before)
 
 
 WRONG = {
-    "one array does not tell layers apart: give a dict by layer, of early, late": lambda layers: (
-        layers["early"]
-    ),
-    "there is no layer 'late': there are early; give early, late": lambda layers: {
+    "one array does not distinguish layers: provide a dict with early, late": lambda layers: layers[
+        "early"
+    ],
+    "there is no layer 'late': the layers are early; provide early, late": lambda layers: {
         "early": layers["early"]
     },
-    "layer 'late' has 6 features, and had 7 when .*: give the same layer": lambda layers: (
+    "layer 'late' has 6 features, and had 7 when .*: provide the same layer": lambda layers: (
         layers | {"late": layers["late"][:, 1:]}
     ),
     "layer 'late' has 9 samples and 'early' has 1600": lambda layers: (
@@ -180,44 +177,39 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("words", WRONG)
-def test_other_activations_are_told_in_one_line(apart, whole, words):
-    layers, factors, *_ = apart
-    given = WRONG[words](layers)
-    for read in (lambda: whole[0].predict(given), lambda: whole[0].rank(factors, given)):
-        with pytest.raises(InputError, match=words) as refused:
-            read()
+@pytest.mark.parametrize("message", WRONG)
+def test_wrong_activations_are_refused_in_one_line(two_layers, joined, message):
+    layers, factors, *_ = two_layers
+    wrong = WRONG[message](layers)
+    for use in (lambda: joined[0].predict(wrong), lambda: joined[0].rank(factors, wrong)):
+        with pytest.raises(InputError, match=message) as refused:
+            use()
         assert len(str(refused.value).splitlines()) == 1
 
 
-def test_wrong_options_and_a_layer_of_that_name_are_told():
+def test_wrong_options_and_a_reserved_layer_name_are_refused():
     factors = samples(200)
     for wrong in ("most", None, ["early"]):
         with pytest.raises(InputError, match=r"^layers must be 'best' or 'all', got "):
             Decodability(layers=wrong).fit(parts(factors), factors)
     named = {"all layers": parts(factors), "late": wholes(factors)}
-    with pytest.raises(
-        InputError, match="no layer can be called 'all layers', as all of them are: rename it"
-    ):
+    message = "a layer is named 'all layers', which is the name of all layers joined: rename it"
+    with pytest.raises(InputError, match=message):
         Decodability(layers="all").fit(named, factors)
     probe = Decodability().fit(named, factors)
-    assert probe.layer_ == "all layers"  # only a name, where layers are not joined
+    assert probe.layer_ == "all layers"  # an ordinary name if layers are not joined
     assert len(probe.predict(parts(factors))) == 200
 
 
-def test_a_layer_that_would_not_be_heard_is_told_of_and_one_that_says_nothing_is_not(apart, whole):
-    """At 100 times both factors are read; from 1,000 times on the quiet layer's would be lost without a word."""
-    layers, factors, names, held, _ = apart
-
-    def fitted(times, kind="ridge", early=1.0):
-        given = {"early": early * layers["early"], "late": times * layers["late"]}
-        return Decodability(kind, layers="all").fit(given, factors, names, held), given
-
-    probe, given = fitted(100)
-    assert probe.score(given, factors) == pytest.approx(whole[0].score(layers, factors), abs=0.02)
-    with pytest.raises(
-        InputError, match=r"layer 'late' varies 7.* times as much as 'early', .*: divide each layer"
-    ):
-        fitted(1000)
-    assert fitted(1000, "logistic")[0].layer_ == "all layers"  # standardises what it is given
-    assert fitted(1, early=0.0)[0].layer_ == "all layers"
+def test_layers_of_very_different_scales_are_joined(two_layers, joined):
+    """Features are standardized, so the scale of a layer does not matter."""
+    layers, factors, names, held, _ = two_layers
+    for early_scale, late_scale in ((1.0, 1e4), (1e-4, 1.0)):
+        scaled = {"early": early_scale * layers["early"], "late": late_scale * layers["late"]}
+        probe = Decodability(layers="all", num_permutations=0).fit(scaled, factors, names, held)
+        assert probe.score(scaled, factors) == pytest.approx(
+            joined[0].score(layers, factors), abs=0.01
+        )
+    constant = {"early": 0 * layers["early"], "late": layers["late"]}
+    probe = Decodability(layers="all", num_permutations=0).fit(constant, factors, names, held)
+    assert probe.constant_features_["early"] == layers["early"].shape[1]

@@ -1,4 +1,4 @@
-"""Judges by name: functions, and a CLIP model whose thresholds come from train prompts alone."""
+"""Judges by name: functions, and a CLIP model with thresholds from train prompts only."""
 
 import numpy as np
 import pytest
@@ -12,43 +12,40 @@ def prompts():
     return Prompts({"animal": ["cat", "dog", "owl", "fox"]}, "a photo of {a animal}", num_hot=2)
 
 
-def test_a_function_is_found_by_file_and_by_module(tmp_path, monkeypatch):
-    (tmp_path / "of_mine.py").write_text("def look(image):\n    return ['cat']\n")
+def test_functions_are_loaded_by_file_and_by_module(tmp_path, monkeypatch):
+    (tmp_path / "my_judge.py").write_text("def look(image):\n    return ['cat']\n")
     monkeypatch.chdir(tmp_path)
-    assert judges.function("of_mine.py:look")(None) == ["cat"]
-    assert judges.function("of_mine:look")(None) == ["cat"]
-    for name, says in (
-        ("of_mine.py:lok", "of_mine.py has no judge 'lok': did you mean look?"),
-        ("nowhere_at_all:look", "cannot be imported"),
-        ("look", "a judge reads FILE.py:FUNCTION"),
+    assert judges.load_function("my_judge.py:look")(None) == ["cat"]
+    assert judges.load_function("my_judge:look")(None) == ["cat"]
+    for name, message in (
+        ("my_judge.py:lok", "my_judge.py has no judge 'lok': did you mean look?"),
+        ("no_such_module:look", "cannot be imported"),
+        ("look", "a judge must be FILE.py:FUNCTION"),
     ):
-        with pytest.raises(InputError, match=says):
-            judges.function(name)
+        with pytest.raises(InputError, match=message):
+            judges.load_function(name)
 
 
-def test_another_judge_has_another_code(tmp_path):
-    file = tmp_path / "of_mine.py"
+def test_the_code_hash_changes_with_the_function(tmp_path):
+    file = tmp_path / "my_judge.py"
     file.write_text("def look(image):\n    return ['cat']\n")
-    before = judges.code(f"{file}:look")
-    assert before == judges.code(f"{file}:look") != ""
+    before = judges.code_hash(f"{file}:look")
+    assert before == judges.code_hash(f"{file}:look") != ""
     file.write_text("def look(image):\n    return ['dog']\n")
-    assert judges.code(f"{file}:look") != before
-    assert judges.code("clip:folder") == judges.code("") == ""
+    assert judges.code_hash(f"{file}:look") != before
+    assert judges.code_hash("clip:folder") == judges.code_hash("") == ""
 
 
-def test_a_threshold_tells_best_what_was_asked_for():
-    scores, present = (
-        np.array([0.0, 1.0, 2.0, 3.0, 4.0]),
-        np.array([False, False, True, True, True]),
-    )
-    assert judges.threshold(scores, present) == 1.5
+def test_the_threshold_separates_present_from_absent_concepts():
+    scores = np.array([0.0, 1.0, 2.0, 3.0, 4.0])
+    assert judges.threshold(scores, np.array([False, False, True, True, True])) == 1.5
     assert judges.threshold(scores, np.array([False, True, False, True, True])) == 2.5
-    assert judges.threshold(scores, ~present[::-1] | True) == -np.inf
+    assert judges.threshold(scores, np.ones(5, bool)) == -np.inf
     assert judges.threshold(scores, np.zeros(5, bool)) == np.inf
 
 
-def test_clip_sees_what_is_above_a_threshold_of_train_prompts_alone(prompts, monkeypatch):
-    """Scores of held-out images are far higher: were they looked at, the threshold would be another."""
+def test_clip_thresholds_come_from_train_prompts_only(prompts, monkeypatch):
+    """Scores of held-out images are far higher: if they were used, the threshold would differ."""
     numbers = np.arange(len(prompts)).repeat(2)
     true = prompts.factors.iloc[numbers].to_numpy()
     held = prompts.held_out[numbers]
@@ -61,7 +58,7 @@ def test_clip_sees_what_is_above_a_threshold_of_train_prompts_alone(prompts, mon
     assert (seen[["cat", "dog", "owl", "fox"]][held] == 1).all(axis=None)
 
 
-def test_clip_names_the_best_of_a_list_of_which_one_is_asked(monkeypatch):
+def test_clip_sees_the_best_concept_of_a_list_with_one_active_concept(monkeypatch):
     prompts = Prompts(
         {"colour": ["red", "blue"], "animal": ["cat", "dog", "owl"]}, "{a colour} {animal}"
     )
@@ -72,12 +69,11 @@ def test_clip_names_the_best_of_a_list_of_which_one_is_asked(monkeypatch):
     monkeypatch.setattr(judges, "clip_scores", lambda name, files, words: scores)
     seen = judges.verdicts("clip:folder", [], prompts, numbers)
     assert seen.loc[0, ["colour", "animal"]].tolist() == ["blue", "owl"]
-    assert seen["failed"].tolist() == [prompts.texts[0] != "a blue owl"] + [False] * (
-        len(prompts) - 1
-    )
+    first_failed = prompts.texts[0] != "a blue owl"
+    assert seen["failed"].tolist() == [first_failed] + [False] * (len(prompts) - 1)
 
 
-def test_a_clip_model_in_a_folder_is_asked(tmp_path):
+def test_clip_scores_equal_those_of_the_model_itself(tmp_path):
     torch = pytest.importorskip("torch", reason="a CLIP model needs the extra torch")
     transformers = pytest.importorskip("transformers", reason="a CLIP model needs the extra torch")
     image_module = pytest.importorskip("PIL.Image")
@@ -98,18 +94,18 @@ def test_a_clip_model_in_a_folder_is_asked(tmp_path):
     )
     model = transformers.CLIPModel(config).eval()
     size = {"height": 32, "width": 32}
-    shown = transformers.CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size=size)
+    image_processor = transformers.CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size=size)
     model.save_pretrained(tmp_path / "clip")
-    transformers.CLIPProcessor(shown, tokenizer).save_pretrained(tmp_path / "clip")
-    files = [tmp_path / f"{number}.png" for number in range(judges.BATCH + 2)]
+    transformers.CLIPProcessor(image_processor, tokenizer).save_pretrained(tmp_path / "clip")
+    files = [tmp_path / f"{number}.png" for number in range(judges.BATCH_SIZE + 2)]
     for number, file in enumerate(files):
         image_module.new("RGB", (32, 32), (13 * number, 255 - 13 * number, 90)).save(file)
     scores = judges.clip_scores(str(tmp_path / "clip"), files, ["cat", "owl"])
     assert scores.shape == (len(files), 2)
-    pixels = shown(image_module.open(files[-1]), return_tensors="pt")["pixel_values"]
+    pixels = image_processor(image_module.open(files[-1]), return_tensors="pt")["pixel_values"]
     words = tokenizer(["a photo of an owl"], return_tensors="pt")
     with torch.no_grad():
-        alone = model(**words, pixel_values=pixels).logits_per_image.item()
-    assert scores[-1, 1] == pytest.approx(alone, abs=1e-4)
-    with pytest.raises(InputError, match="no CLIP model can be loaded"):
+        expected = model(**words, pixel_values=pixels).logits_per_image.item()
+    assert scores[-1, 1] == pytest.approx(expected, abs=1e-4)
+    with pytest.raises(InputError, match="cannot load a CLIP model"):
         judges.clip_scores(str(tmp_path / "nowhere"), files, ["cat"])

@@ -1,4 +1,4 @@
-"""Models of transformers: what is recorded of a padded batch is what each sample gives alone."""
+"""Models of transformers: samples of a padded batch have the same activations as alone."""
 
 import numpy as np
 import pytest
@@ -50,33 +50,33 @@ def test_padding_changes_nothing(models, tokenizer, name, pool):
     together = recorder.record(TEXTS)
     alone = [recorder.record([text]) for text in TEXTS]
     assert len(together) == 2
-    for layer, found in together.items():
-        assert found.shape == (4, 16)
-        np.testing.assert_allclose(found, np.concatenate([one[layer] for one in alone]), atol=1e-5)
+    for layer, rows in together.items():
+        assert rows.shape == (4, 16)
+        rows_alone = np.concatenate([of_text[layer] for of_text in alone])
+        np.testing.assert_allclose(rows, rows_alone, atol=1e-5)
     network = models[name].get_encoder() if name == "t5" else models[name]
     network = network.model if name == "llama" else network
-    states = network(
-        torch.tensor([tokenizer(TEXTS[1]).input_ids]), output_hidden_states=True
-    ).hidden_states
+    ids = torch.tensor([tokenizer(TEXTS[1]).input_ids])
+    states = network(ids, output_hidden_states=True).hidden_states
     first = states[1][0].detach()  # after the first block
     expected = first.mean(dim=0) if pool == "mean" else first[-1]
     np.testing.assert_allclose(next(iter(together.values()))[1], expected, atol=1e-5)
 
 
-def test_a_tokenizer_that_pads_left_is_read_right(models, tokenizer):
-    other = tiny.clip_tokenizer()
-    other.padding_side = "left"
-    one = Pretrained(models["gpt2"], tokenizer, pool="last").record(TEXTS)
-    two = Pretrained(models["gpt2"], other, pool="last").record(TEXTS)
-    assert all((one[name] == two[name]).all() for name in one)
+def test_a_tokenizer_that_pads_left_changes_nothing(models, tokenizer):
+    pads_left = tiny.clip_tokenizer()
+    pads_left.padding_side = "left"
+    expected = Pretrained(models["gpt2"], tokenizer, pool="last").record(TEXTS)
+    recorded = Pretrained(models["gpt2"], pads_left, pool="last").record(TEXTS)
+    assert all((recorded[name] == rows).all() for name, rows in expected.items())
 
 
-def test_by_folder(models, tokenizer, tmp_path):
+def test_models_are_loaded_from_a_folder(models, tokenizer, tmp_path):
     models["bert"].save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    given = Pretrained(models["bert"], tokenizer, layers="encoder.layer.1").record(TEXTS)
+    expected = Pretrained(models["bert"], tokenizer, layers="encoder.layer.1").record(TEXTS)
     loaded = Pretrained(tmp_path, layers="encoder.layer.1").record(TEXTS)
-    np.testing.assert_allclose(loaded["encoder.layer.1"], given["encoder.layer.1"], atol=1e-6)
+    np.testing.assert_allclose(loaded["encoder.layer.1"], expected["encoder.layer.1"], atol=1e-6)
 
 
 def test_vision_models_take_images():
@@ -93,14 +93,14 @@ def test_vision_models_take_images():
             "pixel_values": torch.tensor(np.stack(images)[:, :32, :32]).permute(0, 3, 1, 2) / 255
         }
 
-    found = Pretrained(model, processor).record(images, batch_size=2)
+    recorded = Pretrained(model, processor).record(images, batch_size=2)
     pixels = processor(images, "pt")["pixel_values"]
     expected = model(pixels, output_hidden_states=True).hidden_states[1].mean(dim=1).detach()
-    assert [layer.shape for layer in found.values()] == [(5, 16)] * 2
-    np.testing.assert_allclose(next(iter(found.values())), expected, atol=1e-5)
+    assert [layer.shape for layer in recorded.values()] == [(5, 16)] * 2
+    np.testing.assert_allclose(next(iter(recorded.values())), expected, atol=1e-5)
 
 
-def test_wrong_inputs_are_told_in_one_line(models, tokenizer, tmp_path):
+def test_wrong_inputs_are_refused(models, tokenizer, tmp_path):
     recorder = Pretrained(models["bert"], tokenizer)
     with pytest.raises(
         InputError, match="samples must be a list of texts or images, got str: put it into a list"
@@ -112,10 +112,10 @@ def test_wrong_inputs_are_told_in_one_line(models, tokenizer, tmp_path):
         InputError, match="text 1 has 102 tokens and the model takes 64: shorten it"
     ):
         recorder.record(["a cat", "a" * 100])
-    with pytest.raises(InputError, match="the model came without its tokeniser or image processor"):
+    with pytest.raises(InputError, match="the model has no tokenizer or image processor"):
         Pretrained(models["bert"])
     with pytest.raises(
-        InputError, match=r"no model can be loaded from .*: give a folder with a config.json"
+        InputError, match=r"cannot load a model from .*: provide a folder with a config.json"
     ):
         Pretrained(tmp_path / "nothing")
     with pytest.raises(
@@ -123,50 +123,48 @@ def test_wrong_inputs_are_told_in_one_line(models, tokenizer, tmp_path):
     ):
         Pretrained(models["bert"], tokenizer, layers="encoder.layers.0")
     models["bert"].save_pretrained(tmp_path)
-    with pytest.raises(InputError, match="there is neither a tokeniser nor an image processor in"):
+    with pytest.raises(InputError, match="there is neither a tokenizer nor an image processor in"):
         Pretrained(tmp_path)
-    with pytest.raises(InputError, match="this model has no list of blocks: name layers"):
+    assert len(Pretrained(tmp_path, tokenizer).record(TEXTS)) == 2
+    with pytest.raises(InputError, match="this model has no list of blocks: name its layers"):
         Pretrained(torch.nn.Sequential(torch.nn.Linear(2, 2)), tokenizer)
 
 
-def test_a_model_of_texts_and_images_is_read_by_part(tokenizer, tmp_path):
+def test_a_model_of_texts_and_images_is_recorded_by_part(tokenizer, tmp_path):
     torch.manual_seed(0)
     text = SMALL | {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id}
     config = transformers.CLIPConfig(
         text_config=text, vision_config=SMALL | {"image_size": 32, "patch_size": 8}
     )
     model = transformers.CLIPModel(config).eval()
-    with pytest.raises(
-        InputError, match="CLIPModel reads texts and images apart: say which, part='text_model' or"
-    ):
+    message = "CLIPModel has separate modules for texts and images: set part='text_model' or part="
+    with pytest.raises(InputError, match=message):
         Pretrained(model, tokenizer)
     with pytest.raises(InputError, match="the model has no part 'text': did you mean text_model"):
         Pretrained(model, tokenizer, part="text")
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     size = {"height": 32, "width": 32}
-    preparer = transformers.CLIPImageProcessorPil(size=size, crop_size=size)
-    preparer.save_pretrained(tmp_path)
+    image_processor = transformers.CLIPImageProcessorPil(size=size, crop_size=size)
+    image_processor.save_pretrained(tmp_path)
     texts = Pretrained(tmp_path, part="text_model").record(TEXTS)
-    expected = model.text_model(
-        torch.tensor([tokenizer(TEXTS[1]).input_ids]), output_hidden_states=True
-    )
-    np.testing.assert_allclose(
-        texts["encoder.layers.0"][1], expected.hidden_states[1][0].mean(dim=0).detach(), atol=1e-5
-    )
+    ids = torch.tensor([tokenizer(TEXTS[1]).input_ids])
+    states = model.text_model(ids, output_hidden_states=True).hidden_states
+    expected = states[1][0].mean(dim=0).detach()
+    np.testing.assert_allclose(texts["encoder.layers.0"][1], expected, atol=1e-5)
     images = [
         np.random.default_rng(seed).integers(0, 255, (32, 32, 3), dtype=np.uint8)
         for seed in range(3)
     ]
-    found = Pretrained(tmp_path, part="vision_model").record(images, batch_size=2)
-    states = model.vision_model(
-        **preparer(images=images, return_tensors="pt"), output_hidden_states=True
-    ).hidden_states
-    np.testing.assert_allclose(found["encoder.layers.0"], states[1].mean(dim=1).detach(), atol=1e-5)
+    recorded = Pretrained(tmp_path, part="vision_model").record(images, batch_size=2)
+    pixels = image_processor(images=images, return_tensors="pt")
+    states = model.vision_model(**pixels, output_hidden_states=True).hidden_states
+    expected = states[1].mean(dim=1).detach()
+    np.testing.assert_allclose(recorded["encoder.layers.0"], expected, atol=1e-5)
 
 
-def test_no_limit_of_tokens_is_no_limit(models, tokenizer, monkeypatch):
-    monkeypatch.setattr(models["bert"].config, "max_position_embeddings", -1)  # as some say it
+def test_a_limit_of_minus_one_token_is_no_limit(models, tokenizer, monkeypatch):
+    monkeypatch.setattr(models["bert"].config, "max_position_embeddings", -1)  # as in some models
     assert Pretrained(models["bert"], tokenizer).record(TEXTS)["encoder.layer.0"].shape == (4, 16)
     with pytest.raises(
         InputError,

@@ -1,4 +1,4 @@
-"""Prompts say what their factors say, all combinations are there once, and the split is the support's."""
+"""Prompts agree with their factors, list every combination once, and are split by the support."""
 
 import itertools
 
@@ -13,7 +13,7 @@ from recombine.probe.prompts import Prompts, judge
 ANIMALS = ["cat", "dog", "owl", "fox", "elk", "hen"]
 
 
-def test_three_hot_animals():
+def test_three_active_animals():
     prompts = Prompts({"animal": ANIMALS}, "a photo of {a animal}", num_hot=3)
     assert len(prompts) == 20
     assert "a photo of a cat, a dog and an owl" in prompts.texts
@@ -28,7 +28,7 @@ def test_three_hot_animals():
     assert list(prompts.table) == [*ANIMALS, "text", "held_out"]
 
 
-def test_one_of_each_list_with_the_right_article():
+def test_one_active_concept_per_list_with_the_right_article():
     prompts = Prompts(
         {"colour": ["orange", "red"], "solid": ["cube", "egg", "orange"]}, "{a colour} {solid}"
     )
@@ -55,26 +55,24 @@ def test_one_of_each_list_with_the_right_article():
     }
 
 
-def test_templates_are_further_samples_of_a_combination():
+def test_templates_give_several_samples_of_a_combination():
     prompts = Prompts({"animal": ANIMALS}, ["{a animal}", "a drawing of {animal}"], num_hot=2)
     assert len(prompts) == 2 * 15
     assert prompts.texts[:2] == ["a cat and a dog", "a drawing of cat and dog"]
-    for of_one in np.split(
-        prompts.held_out, 15
-    ):  # a combination is held out in all of its samples or in none
-        assert len(set(of_one)) == 1
+    for of_combination in np.split(prompts.held_out, 15):  # held out in all samples or in none
+        assert len(set(of_combination)) == 1
     assert (np.bincount(prompts.combinations) == 2).all()
 
 
-def test_supports_of_the_lab_decide():
+def test_a_support_decides_what_is_held_out():
     prompts = Prompts(
         {"animal": ANIMALS}, "{animal}", num_hot=2, support=MissingModule(), frac_test=0.4
     )
     train = prompts.factors[~prompts.held_out].sum()
-    assert (train == 0).sum() == 1, "one animal is in no train prompt"
+    assert (train == 0).sum() == 1, "one animal occurs in no train prompt"
 
 
-def test_drawn_combinations_are_distinct_and_the_same_again():
+def test_sampled_combinations_are_distinct_and_deterministic():
     words = [f"thing{number}" for number in range(60)]
     made = [
         Prompts({"thing": words}, "{thing}", num_hot=3, max_combinations=500, seed=seed)
@@ -85,27 +83,26 @@ def test_drawn_combinations_are_distinct_and_the_same_again():
     assert (made[0].held_out == made[1].held_out).all()
 
 
-def test_judges_of_both_kinds():
-    asked = Prompts({"animal": ANIMALS}, "{animal}", num_hot=2).factors
-    images = [
-        [name for name in asked if row[name]] for row in asked.to_dict("records")
-    ]  # pictures that tell
-    assert not judge(images, lambda image: image, asked)["failed"].any()
-    blind = judge(images, lambda image: [name for name in image if name != "owl"], asked)
-    assert (blind["failed"] == (asked["owl"] == 1)).all()
-    assert (blind["owl"] == 0).all()
-    said = judge(images, lambda image: {name: int(name in image) for name in ANIMALS}, asked)
-    assert not said["failed"].any()
+def test_judges_that_return_lists_and_dicts():
+    factors = Prompts({"animal": ANIMALS}, "{animal}", num_hot=2).factors
+    # The images of this test are lists of the animals in them.
+    images = [[name for name in factors if row[name]] for row in factors.to_dict("records")]
+    assert not judge(images, lambda image: image, factors)["failed"].any()
+    without_owls = judge(images, lambda image: [name for name in image if name != "owl"], factors)
+    assert (without_owls["failed"] == (factors["owl"] == 1)).all()
+    assert (without_owls["owl"] == 0).all()
+    as_dicts = judge(images, lambda image: {name: int(name in image) for name in ANIMALS}, factors)
+    assert not as_dicts["failed"].any()
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
-        ({"num_hot": 7}, "7 of 6 concepts of 'animal' cannot be hot: choose num_hot from 1 to 6"),
-        ({"templates": "a photo"}, "does not mention {animal}: put it in"),
-        ({"templates": "{animal} {size}"}, "has {size}: there are animal"),
+        ({"num_hot": 7}, "7 of 6 concepts of 'animal' cannot be active: set num_hot from 1 to 6"),
+        ({"templates": "a photo"}, "does not mention {animal}: add it"),
+        ({"templates": "{animal} {size}"}, "has {size}: the lists of concepts are animal"),
         ({"concepts": {}}, "there is no list of concepts"),
-        ({"concepts": {"animal": ["cat", "cat"]}}, "a concept is twice in 'animal'"),
+        ({"concepts": {"animal": ["cat", "cat"]}}, "'animal' lists a concept twice"),
         (
             {
                 "concepts": {"animal": ANIMALS, "pet": ["cat", "dog", "rat"]},
@@ -120,22 +117,22 @@ def test_judges_of_both_kinds():
         ),
     ],
 )
-def test_wrong_inputs_are_told_in_one_line(change, told):
-    given = {"concepts": {"animal": ANIMALS}, "templates": "{animal}", "num_hot": 2} | change
+def test_wrong_prompts_are_refused(change, message):
+    options = {"concepts": {"animal": ANIMALS}, "templates": "{animal}", "num_hot": 2} | change
     with pytest.raises(InputError) as error:
-        Prompts(**given)
-    assert told in str(error.value)
+        Prompts(**options)
+    assert message in str(error.value)
 
 
-def test_wrong_judges_are_told_in_one_line():
-    asked = Prompts({"animal": ANIMALS}, "{animal}", num_hot=2).factors
-    images = list(itertools.repeat(0, len(asked)))
-    for judging, told in {
-        lambda image: None: "the judge gave NoneType for image 0: it must give a dict of factors",
-        lambda image: {"cat": 1}: r"the judge says nothing of \['dog'\] for image 0",
-        lambda image: ["cow"]: r"the judge tells of \['cow'\], which was not asked: there are cat",
+def test_wrong_judges_are_refused():
+    factors = Prompts({"animal": ANIMALS}, "{animal}", num_hot=2).factors
+    images = list(itertools.repeat(0, len(factors)))
+    for judging, message in {
+        lambda image: None: "the judge returned NoneType for image 0: it must return a dict of",
+        lambda image: {"cat": 1}: "the judge returned no value of 'dog' for image 0",
+        lambda image: ["cow"]: "returned the unknown factor 'cow': the factors are cat",
     }.items():
-        with pytest.raises(InputError, match=told):
-            judge(images, judging, asked)
+        with pytest.raises(InputError, match=message):
+            judge(images, judging, factors)
     with pytest.raises(InputError, match="there are 3 images and 15 rows of factors"):
-        judge(images[:3], lambda image: [], asked)
+        judge(images[:3], lambda image: [], factors)

@@ -1,4 +1,4 @@
-"""What is recorded is what the network computed, whatever its shape, type and loop, and hooks never stay."""
+"""Recordings equal what the network computes, for all shapes and types, and leave no hooks."""
 
 import gc
 import subprocess
@@ -46,20 +46,21 @@ def network():
     return Network()
 
 
-def hooks(model):
-    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
+def num_hooks(model):
+    modules = list(model.modules())
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in modules)
 
 
-def test_layers_by_pattern_are_what_the_network_computes(network):
+def test_layers_by_pattern_equal_what_the_network_computes(network):
     x = torch.randn(10, 5, 8)
-    found = Recorder(network, layers="blocks.*.mlp").record([x[:4], x[4:]])
-    assert list(found) == ["blocks.0.mlp", "blocks.1.mlp", "blocks.2.mlp"]
+    recorded = Recorder(network, layers="blocks.*.mlp").record([x[:4], x[4:]])
+    assert list(recorded) == ["blocks.0.mlp", "blocks.1.mlp", "blocks.2.mlp"]
     state = x
     for number, block in enumerate(network.blocks):
         expected = block.mlp(state).mean(dim=1).detach().numpy()
-        np.testing.assert_allclose(found[f"blocks.{number}.mlp"], expected, atol=1e-6)
+        np.testing.assert_allclose(recorded[f"blocks.{number}.mlp"], expected, atol=1e-6)
         state = block(state)  # without dropout: evaluation mode
-    assert all(layer.dtype == np.float32 for layer in found.values())
+    assert all(layer.dtype == np.float32 for layer in recorded.values())
     assert list(Recorder(network, ["blocks.2", "**.attn"]).modules) == [
         "blocks.0.attn",
         "blocks.1.attn",
@@ -68,29 +69,28 @@ def test_layers_by_pattern_are_what_the_network_computes(network):
     ]
 
 
-def test_modes_and_gradients_are_as_before(network):
+def test_modes_and_gradients_are_restored(network):
     network.train()
     network.blocks[1].eval()
     Recorder(network, "blocks.*").record(torch.randn(3, 5, 8))
     assert [block.training for block in network.blocks] == [True, False, True]
-    assert hooks(network) == 0
+    assert num_hooks(network) == 0
     assert network(torch.randn(1, 5, 8))["sample"].requires_grad
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "float16"])
-def test_half_precision_is_summed_in_full(kind):
+def test_half_precision_is_summed_in_float32(kind):
     layer = nn.Identity()
     x = torch.full((2, 4000, 3), 300.0, dtype=getattr(torch, kind))  # the sum is beyond float16
     x[1, 0] = 0
-    found = Recorder(nn.Sequential(layer), "0").record([x])["0"]
-    np.testing.assert_allclose(found, [[300] * 3, [300 * 3999 / 4000] * 3], rtol=1e-6)
+    recorded = Recorder(nn.Sequential(layer), "0").record([x])["0"]
+    np.testing.assert_allclose(recorded, [[300] * 3, [300 * 3999 / 4000] * 3], rtol=1e-6)
     network = Network().to(getattr(torch, kind))
-    assert (
-        Recorder(network, "blocks.0").record(np.ones((2, 5, 8)))["blocks.0"].dtype == np.float32
-    )  # inputs are cast
+    recorded = Recorder(network, "blocks.0").record(np.ones((2, 5, 8)))  # inputs are cast
+    assert recorded["blocks.0"].dtype == np.float32
 
 
-def test_images_are_pooled_over_space_and_tokens_over_time():
+def test_images_are_pooled_over_space():
     x = torch.randn(4, 6, 5, 5)
     model = nn.Sequential(nn.Identity())
     np.testing.assert_allclose(Recorder(model, "0").record([x])["0"], x.mean(dim=(2, 3)), atol=1e-6)
@@ -106,86 +106,87 @@ def test_images_are_pooled_over_space_and_tokens_over_time():
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_is_no_part_of_a_sample(network, side):
+def test_padding_is_left_out(network, side):
     x, lengths = torch.randn(3, 6, 8), [6, 4, 1]
     mask = torch.tensor([[1] * n + [0] * (6 - n) for n in lengths])
     mask = mask.flip(1) if side == "left" else mask
     x[mask == 0] = torch.nan
-    real = [x[i][mask[i] == 1] for i in range(3)]
-    block = network.blocks[0]
+    outputs = [network.blocks[0](x[i][mask[i] == 1]) for i in range(3)]
     for pool, expected in {
-        "mean": [block(r).mean(dim=0) for r in real],
-        "last": [block(r)[-1] for r in real],
+        "mean": [output.mean(dim=0) for output in outputs],
+        "last": [output[-1] for output in outputs],
     }.items():
         by_name = Recorder(network, "blocks.0", pool=pool).record({"x": x, "attention_mask": mask})
         in_order = Recorder(network, "blocks.0", pool=pool).record([(x, mask)])
-        for found in (by_name, in_order):
-            np.testing.assert_allclose(found["blocks.0"], torch.stack(expected).detach(), atol=1e-6)
+        for recorded in (by_name, in_order):
+            np.testing.assert_allclose(
+                recorded["blocks.0"], torch.stack(expected).detach(), atol=1e-6
+            )
 
 
-def test_tuples_dicts_and_outputs_with_names():
-    class Odd(nn.Module):
-        def __init__(self, make):
+def test_tensors_are_found_in_tuples_and_dicts():
+    class Wrapping(nn.Module):
+        def __init__(self, wrap):
             super().__init__()
-            self.make = make
+            self.wrap = wrap
 
         def forward(self, x):
-            return self.make(x)
+            return self.wrap(x)
 
     x = torch.randn(4, 3)
-    makers = [
+    wraps = [
         lambda x: (None, x, x + 1),
         lambda x: {"other": x + 1, "last_hidden_state": x},
         lambda x: [{"loss": None, "logits": x}],
     ]
-    for make in makers:
-        np.testing.assert_array_equal(Recorder(nn.Sequential(Odd(make)), "0").record([x])["0"], x)
-    second = Recorder(nn.Sequential(Odd(makers[0])), "0", pick=lambda output: output[2]).record(
-        [x]
-    )["0"]
-    np.testing.assert_array_equal(second, x + 1)
-    with pytest.raises(
-        InputError, match="layer '0' returned no tensor but NoneType: choose a layer within it"
-    ):
-        Recorder(nn.Sequential(Odd(lambda x: None)), "0").record([x])
+    for wrap in wraps:
+        model = nn.Sequential(Wrapping(wrap))
+        np.testing.assert_array_equal(Recorder(model, "0").record([x])["0"], x)
+    model = nn.Sequential(Wrapping(wraps[0]))
+    picked = Recorder(model, "0", pick=lambda output: output[2]).record([x])["0"]
+    np.testing.assert_array_equal(picked, x + 1)
+    message = "layer '0' returned NoneType without a tensor: choose a layer inside it"
+    with pytest.raises(InputError, match=message):
+        Recorder(nn.Sequential(Wrapping(lambda x: None)), "0").record([x])
 
 
-def test_every_kind_of_input_gives_the_same(network):
+def test_all_kinds_of_input_give_the_same_result(network):
     x = torch.randn(10, 5, 8)
     data = torch.utils.data.TensorDataset(x)
-    ways = [x, x.numpy(), {"x": x}, [x[:3], x[3:]], (x[i : i + 1] for i in range(10))]
-    ways += [torch.utils.data.DataLoader(data, batch_size=4)]
-    found = [Recorder(network, "blocks.2").record(way, batch_size=4)["blocks.2"] for way in ways]
-    for other in found[1:]:
-        np.testing.assert_allclose(other, found[0], atol=1e-6)
-    called = Recorder(
-        network, "blocks.2", forward=lambda model, batch: model(batch["image"])
-    ).record([{"image": x}])
-    np.testing.assert_allclose(called["blocks.2"], found[0], atol=1e-6)
+    expected = Recorder(network, "blocks.2").record(x, batch_size=4)["blocks.2"]
+    inputs = [
+        x.numpy(),
+        {"x": x},
+        [x[:3], x[3:]],
+        (x[i : i + 1] for i in range(10)),
+        torch.utils.data.DataLoader(data, batch_size=4),
+    ]
+    for batches in inputs:
+        recorded = Recorder(network, "blocks.2").record(batches, batch_size=4)
+        np.testing.assert_allclose(recorded["blocks.2"], expected, atol=1e-6)
+    recorder = Recorder(network, "blocks.2", forward=lambda model, batch: model(batch["image"]))
+    recorded = recorder.record([{"image": x}])
+    np.testing.assert_allclose(recorded["blocks.2"], expected, atol=1e-6)
 
 
-@pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning"
-)  # torch's own, while it imports its compiler
-def test_a_compiled_network_is_read_as_it_was(network):
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's compiler
+def test_a_compiled_network_is_recorded_like_the_original(network):
     x = torch.randn(4, 5, 8)
-    found = Recorder(torch.compile(network), "blocks.*").record(x)
-    assert all(
-        (found[name] == rows).all()
-        for name, rows in Recorder(network, "blocks.*").record(x).items()
-    )
+    recorded = Recorder(torch.compile(network), "blocks.*").record(x)
+    for name, rows in Recorder(network, "blocks.*").record(x).items():
+        np.testing.assert_array_equal(recorded[name], rows)
 
 
-def test_your_own_loop(network):
+def test_recording_in_your_own_loop(network):
     x = torch.randn(10, 5, 8)
     network.eval()
     with Recorder(network, "blocks.*") as recorder:
         for batch in x.split(4):
-            network(batch)["sample"].sum().backward()  # what is recorded holds on to no graph
+            network(batch)["sample"].sum().backward()  # recorded rows keep no graph
     expected = Recorder(network, "blocks.*").record(x)
     for name, layer in recorder.activations.items():
         np.testing.assert_allclose(layer, expected[name], atol=1e-6)
-    assert hooks(network) == 0
+    assert num_hooks(network) == 0
     with (
         pytest.raises(
             InputError,
@@ -197,7 +198,7 @@ def test_your_own_loop(network):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
-def test_hooks_go_whatever_happens_and_what_is_done_stays(network, error):
+def test_after_an_error_hooks_are_removed_and_finished_batches_stay(network, error):
     def batches():
         yield torch.randn(4, 5, 8)
         raise error
@@ -205,33 +206,36 @@ def test_hooks_go_whatever_happens_and_what_is_done_stays(network, error):
     recorder = Recorder(network, "blocks.*")
     with pytest.raises(error):
         recorder.record(batches())
-    assert hooks(network) == 0
+    assert num_hooks(network) == 0
     assert len(recorder.activations["blocks.0"]) == 4
-    assert len(recorder.record(torch.randn(2, 5, 8))["blocks.0"]) == 2  # and it begins anew
+    assert len(recorder.record(torch.randn(2, 5, 8))["blocks.0"]) == 2  # it starts again
 
 
-def test_interrupted_within_the_network(network):
-    network.blocks[1].mlp.register_forward_hook(lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    before = hooks(network)
+def test_hooks_are_removed_after_an_interruption_inside_the_network(network):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    network.blocks[1].mlp.register_forward_hook(interrupt)
+    before = num_hooks(network)
     with pytest.raises(KeyboardInterrupt):
         Recorder(network, "blocks.*").record(torch.randn(4, 5, 8))
-    assert hooks(network) == before
+    assert num_hooks(network) == before
 
 
 @pytest.mark.parametrize("pool", ["mean", "flat", lambda state: state[:, :2]])
-def test_what_the_next_layer_overwrites_is_kept(pool):
+def test_outputs_that_the_next_layer_overwrites_are_copied(pool):
     model, x = nn.Sequential(nn.Linear(3, 4), nn.ReLU(inplace=True)), torch.randn(5, 3)
-    found = Recorder(model, "*", pool=pool).record(x)
-    width = found["0"].shape[1]
-    np.testing.assert_allclose(found["0"], model[0](x).detach()[:, :width], atol=1e-6)
-    np.testing.assert_allclose(found["1"], np.maximum(found["0"], 0), atol=1e-6)
+    recorded = Recorder(model, "*", pool=pool).record(x)
+    width = recorded["0"].shape[1]
+    np.testing.assert_allclose(recorded["0"], model[0](x).detach()[:, :width], atol=1e-6)
+    np.testing.assert_allclose(recorded["1"], np.maximum(recorded["0"], 0), atol=1e-6)
 
 
 def test_repeated_layers_are_refused_or_chosen():
     shared = nn.Linear(3, 3)
     model, x = nn.Sequential(shared, shared), torch.randn(4, 3)
     with pytest.raises(
-        InputError, match=r"layer '0' ran 2 times in one forward pass: say with repeated='first'"
+        InputError, match=r"layer '0' ran 2 times in one forward pass: set repeated='first'"
     ):
         Recorder(model, "0").record(x)
     once, twice = shared(x).detach().numpy(), model(x).detach().numpy()
@@ -241,40 +245,41 @@ def test_repeated_layers_are_refused_or_chosen():
         )
 
 
-def test_beyond_the_limit_rows_are_on_disk_and_go_with_the_arrays(network, monkeypatch, tmp_path):
+def test_rows_beyond_the_limit_are_on_disk_and_deleted_with_the_arrays(
+    network, monkeypatch, tmp_path
+):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     x = torch.randn(50, 5, 8)
-    plain = Recorder(network, "blocks.*").record(x, batch_size=7)
+    expected = Recorder(network, "blocks.*").record(x, batch_size=7)
     assert not list(tmp_path.iterdir())
-    found = Recorder(network, "blocks.*", max_memory=1000).record(x, batch_size=7)
-    for name, layer in found.items():
+    recorded = Recorder(network, "blocks.*", max_memory=1000).record(x, batch_size=7)
+    for name, layer in recorded.items():
         assert isinstance(layer, np.memmap)
-        np.testing.assert_array_equal(layer, plain[name])
+        np.testing.assert_array_equal(layer, expected[name])
     assert len(list(tmp_path.rglob("*.npy"))) == 3
-    view = np.asarray(found.pop("blocks.1"))[3:5]
-    del found, layer
+    view = np.asarray(recorded.pop("blocks.1"))[3:5]
+    del recorded, layer
     gc.collect()
-    np.testing.assert_array_equal(view, plain["blocks.1"][3:5])
+    np.testing.assert_array_equal(view, expected["blocks.1"][3:5])
     assert list(tmp_path.iterdir())
     del view
     gc.collect()
     assert not list(tmp_path.iterdir())
     Recorder(network, "blocks.*", max_memory=0, folder=tmp_path / "kept").record(x, batch_size=7)
     files = sorted((tmp_path / "kept").glob("*.npy"))
-    np.testing.assert_array_equal(np.load(files[2]), plain["blocks.2"])
+    np.testing.assert_array_equal(np.load(files[2]), expected["blocks.2"])
 
 
-def test_a_look_in_between_disturbs_nothing(network):
+def test_reading_activations_while_recording_changes_nothing(network):
     x = torch.randn(12, 5, 8)
     network.eval()
-    for most in (0, 1 << 30):
-        with Recorder(network, "blocks.1", max_memory=most) as recorder, torch.no_grad():
+    for max_memory in (0, 1 << 30):
+        with Recorder(network, "blocks.1", max_memory=max_memory) as recorder, torch.no_grad():
             for number, batch in enumerate(x.split(4)):
                 network(batch)
                 assert recorder.activations["blocks.1"].shape == (4 * (number + 1), 8)
-        np.testing.assert_allclose(
-            recorder.activations["blocks.1"], Recorder(network, "blocks.1").record(x)["blocks.1"]
-        )
+        expected = Recorder(network, "blocks.1").record(x)["blocks.1"]
+        np.testing.assert_allclose(recorder.activations["blocks.1"], expected)
 
 
 def test_memory_does_not_grow_with_samples():
@@ -286,8 +291,8 @@ batch = torch.ones(512, 4096)
 record = lambda n: Recorder(model, "0", max_memory=16 << 20).record(batch for _ in range(n))["0"]
 record(4)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-found = record(60)
-assert found.shape == (60 * 512, 4096), found.shape
+recorded = record(60)
+assert recorded.shape == (60 * 512, 4096), recorded.shape
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 """
     answer = subprocess.run(
@@ -296,31 +301,31 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
     assert float(answer.stdout) < 150, "480 MB were recorded with 16 MB in memory"
 
 
-def test_it_goes_straight_into_decodability():
+def test_recordings_are_inputs_for_decodability():
     from recombine.probe import Decodability
 
     rng = np.random.default_rng(0)
     factors = {"a": rng.integers(4, size=400), "b": rng.integers(4, size=400)}
     x = np.stack([np.eye(4)[factors["a"]], np.eye(4)[factors["b"]]], axis=1).reshape(400, 8)
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
-    found = Decodability().fit(Recorder(model).record(x), factors)
-    scores = found.scores_[found.scores_["split"] == "held out"].groupby("layer")["score"].mean()
+    scores = Decodability().fit(Recorder(model).record(x), factors).scores_
+    scores = scores[scores["split"] == "held out"].groupby("layer")["score"].mean()
     assert scores["0"] > 0.99
-    assert scores["2"] < 0.9  # one number does not tell two factors
+    assert scores["2"] < 0.9  # one number does not encode two factors
 
 
-def test_progress_is_told_from_two_seconds_on(network, monkeypatch, capsys):
+def test_progress_is_shown_after_two_seconds(network, monkeypatch, capsys):
     x = [torch.randn(2, 5, 8)] * 3
     Recorder(network, "blocks.0").record(x)
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(console, "PATIENCE", 0.0)
+    monkeypatch.setattr(console, "METER_DELAY", 0.0)
     Recorder(network, "blocks.0").record(x)
     assert "recording, batches: 1 of 3, about" in capsys.readouterr().err
     Recorder(network, "blocks.0", progress=False).record(x)
     assert capsys.readouterr().err == ""
 
 
-def test_wrong_inputs_are_told_in_one_line(network):
+def test_wrong_inputs_are_refused(network):
     x = torch.randn(4, 5, 8)
     with pytest.raises(
         InputError, match=r"no layer is called 'blocks.\*.mpl': did you mean blocks"
@@ -329,17 +334,19 @@ def test_wrong_inputs_are_told_in_one_line(network):
     with pytest.raises(InputError, match=r"must be a torch.nn.Module, got function"):
         Recorder(lambda x: x)
     with pytest.raises(
-        InputError, match="pool must be 'mean', 'last', 'flat' or a function, got 'max'"
+        InputError,
+        match=r"pool must be 'mean', 'first', 'last', 'flat', the index of a token, .* got 'max'",
     ):
         Recorder(network, pool="max")
     batches = iter([x])
     recorder = Recorder(network, "blocks.0")
     recorder.record(batches)
     with pytest.raises(
-        InputError, match="a generator can be read only once, make it anew or give a list"
+        InputError,
+        match="a generator is empty after its first use, so make a new one or use a list",
     ):
         recorder.record(batches)
-    with pytest.raises(InputError, match="there was no batch to record: give at least one"):
+    with pytest.raises(InputError, match="there was no batch to record: provide at least one"):
         recorder.record([])
     with pytest.raises(
         InputError,
@@ -354,42 +361,44 @@ def test_wrong_inputs_are_told_in_one_line(network):
         InputError, match=r"layer 'blocks.0' has 4 x 5 tokens and the attention mask 4 x 6"
     ):
         recorder.record({"x": x, "attention_mask": torch.ones(4, 6)})
-    with pytest.raises(InputError, match="sample 1 of a batch has no token that is not padding"):
+    with pytest.raises(
+        InputError, match="sample 1 of a batch has only padding tokens: leave it out"
+    ):
         recorder.record({"x": x, "attention_mask": torch.tensor([[1], [0], [1], [1]]).expand(4, 5)})
     with pytest.raises(
         InputError, match=r"layer 'blocks.0' did not run in a forward pass of the model"
     ):
         Recorder(network, "blocks.0", forward=lambda model, batch: None).record([x])
-    with pytest.raises(InputError, match=r"layer 'blocks.0' gave 5 rows for a batch of 4 samples"):
+    with pytest.raises(
+        InputError, match=r"layer 'blocks.0' returned 5 rows for a batch of 4 samples"
+    ):
         Recorder(network, "blocks.0", pool=lambda state: state.mean(dim=0)).record([x])
     with pytest.raises(
         InputError, match=r"layer 'blocks.0' has 40 features in one batch and 48 in another"
     ):
         Recorder(network, "blocks.0", pool="flat").record([x, torch.randn(4, 6, 8)])
-    assert hooks(network) == 0
+    assert num_hooks(network) == 0
 
 
-def test_out_of_memory_says_what_to_lower(network):
-    def full(*_):
+def test_out_of_memory_is_explained(network):
+    def run_out_of_memory(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
-    network.blocks[1].register_forward_pre_hook(full)
-    told = "a batch of 4 samples does not fit into memory: give smaller batches"
-    with pytest.raises(InputError, match=told):
+    network.blocks[1].register_forward_pre_hook(run_out_of_memory)
+    message = "a batch of 4 samples does not fit into memory: use smaller batches"
+    with pytest.raises(InputError, match=message):
         Recorder(network, "blocks.0").record([torch.randn(4, 5, 8)])
-    with pytest.raises(InputError, match=told), Recorder(network, "blocks.0"):
+    with pytest.raises(InputError, match=message), Recorder(network, "blocks.0"):
         network(torch.randn(4, 5, 8))
 
 
-def test_mixed_devices_are_named(network):
-    network.blocks[1].to("meta")  # a device of its own, on every machine
-    with pytest.raises(
-        InputError,
-        match=r"the model is on cpu and meta .*: move all to one device, model.to\('cpu'\)",
-    ):
+def test_mixed_devices_are_explained(network):
+    network.blocks[1].to("meta")  # a second device that every machine has
+    message = r"the model is on cpu and meta .*: move everything to one device, .*to\('cpu'\)"
+    with pytest.raises(InputError, match=message):
         Recorder(network, "blocks.0").record(torch.randn(4, 5, 8))
     with pytest.raises(
-        InputError, match="the model has no weights yet, it is on the device meta: load them first"
+        InputError, match="the model is on the device meta and has no weights yet: load them first"
     ):
         Recorder(network.to("meta"), "blocks.0").record(torch.randn(4, 5, 8))
     with (
@@ -399,10 +408,10 @@ def test_mixed_devices_are_named(network):
         recorder.model(torch.randn(4, 5, 8, device="meta"))
 
 
-def test_a_full_disk_is_told(network, tmp_path):
+def test_disk_errors_are_explained(network, tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(
-        InputError, match=r"activations cannot be kept on disk .*: name another folder"
+        InputError, match=r"activations cannot be written to disk .*: set another folder"
     ):
         Recorder(network, "blocks.0", max_memory=0, folder=tmp_path / "file").record(
             torch.randn(4, 5, 8)
@@ -431,12 +440,13 @@ def test_recording_takes_less_than_a_third_of_a_forward_pass():
 
 
 def test_neither_the_package_nor_the_probe_imports_torch():
-    code = "import sys, recombine, recombine.probe, recombine.probe.prompts; sys.exit('torch' in sys.modules)"
+    modules = "recombine, recombine.probe, recombine.probe.prompts"
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("name", ["Recorder", "Pretrained", "Diffusion"])
-def test_without_torch_it_says_what_to_install(name):
+def test_without_torch_the_error_names_the_extra(name):
     code = f"""
 import sys
 sys.modules["torch"] = None  # as if it were not installed
@@ -449,7 +459,7 @@ except InputError as error:
     answer = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
-    assert answer.stdout.strip() == "torch is not installed: pip install 'recombine[torch]'"
+    assert answer.stdout.strip() == "torch is not installed: run pip install 'recombine[torch]'"
 
 
 @pytest.mark.parametrize(
@@ -464,7 +474,7 @@ except InputError as error:
         ),
     ],
 )
-def test_without_a_library_of_models_it_says_what_to_install(library, use):
+def test_without_a_model_library_the_error_names_the_extra(library, use):
     code = f"""
 import sys
 sys.modules[{library!r}] = None  # as if it were not installed
@@ -477,10 +487,12 @@ except InputError as error:
     answer = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
-    assert answer.stdout.strip() == f"{library} is not installed: pip install 'recombine[torch]'"
+    assert (
+        answer.stdout.strip() == f"{library} is not installed: run pip install 'recombine[torch]'"
+    )
 
 
-def test_notices_of_what_is_not_needed_are_not_told():
+def test_notices_about_torchvision_are_hidden():
     pytest.importorskip("diffusers", reason="pipelines need the extra torch")
     code = "from recombine.probe import tiny; tiny.pipeline()"
     answer = subprocess.run(
@@ -490,7 +502,7 @@ def test_notices_of_what_is_not_needed_are_not_told():
 
 
 class Pair(nn.Module):
-    """An encoder and a decoder, each called with a mask of its own."""
+    """An encoder and a decoder, each called with its own mask."""
 
     def __init__(self):
         super().__init__()
@@ -502,101 +514,93 @@ class Pair(nn.Module):
 
 
 @pytest.mark.parametrize("masked", [True, False])
-def test_a_decoder_has_its_own_mask(masked):
+def test_an_encoder_and_a_decoder_have_separate_masks(masked):
     torch.manual_seed(0)
     pair, x, y = Pair().eval(), torch.randn(2, 5, 8), torch.randn(2, 5, 8)
     first = torch.tensor([[1, 1, 0, 0, 0], [1, 1, 1, 1, 1]])
     second = torch.tensor([[1, 1, 1, 1, 1], [1, 0, 0, 0, 0]]) if masked else None
-    given = {"x": x, "y": y, "attention_mask": first, "decoder_attention_mask": second}
-    found = Recorder(pair, ["encoder.blocks.0", "decoder.blocks.0"]).record([given])
-    for name, net, state, mask in (
+    batch = {"x": x, "y": y, "attention_mask": first, "decoder_attention_mask": second}
+    recorded = Recorder(pair, ["encoder.blocks.0", "decoder.blocks.0"]).record([batch])
+    for name, module, state, mask in (
         ("encoder", pair.encoder, x, first),
         ("decoder", pair.decoder, y, second),
     ):
-        real = torch.ones(2, 5) if mask is None else mask
-        out = net.blocks[0](state).detach() * real[:, :, None]
-        np.testing.assert_allclose(
-            found[f"{name}.blocks.0"], out.sum(dim=1) / real.sum(dim=1)[:, None], atol=1e-6
-        )
+        is_real = torch.ones(2, 5) if mask is None else mask
+        output = module.blocks[0](state).detach() * is_real[:, :, None]
+        expected = output.sum(dim=1) / is_real.sum(dim=1)[:, None]
+        np.testing.assert_allclose(recorded[f"{name}.blocks.0"], expected, atol=1e-6)
 
 
-def test_a_part_that_is_called_alone_tells_its_mask():
+def test_the_mask_of_a_part_that_is_called_alone_is_used():
     pair, x = Pair().eval(), torch.randn(2, 5, 8)
     mask = torch.tensor([[1, 1, 0, 0, 0], [1, 1, 1, 1, 1]])
     run = lambda model, batch: model.encoder(batch["x"], attention_mask=batch["mask"])  # noqa: E731
-    found = Recorder(pair, "encoder.blocks.0", forward=run).record([{"x": x, "mask": mask}])[
-        "encoder.blocks.0"
-    ]
-    np.testing.assert_allclose(
-        found[0], pair.encoder.blocks[0](x[0, :2]).mean(dim=0).detach(), atol=1e-6
-    )
+    recorder = Recorder(pair, "encoder.blocks.0", forward=run)
+    recorded = recorder.record([{"x": x, "mask": mask}])["encoder.blocks.0"]
+    expected = pair.encoder.blocks[0](x[0, :2]).mean(dim=0).detach()
+    np.testing.assert_allclose(recorded[0], expected, atol=1e-6)
 
 
-def test_a_wrapper_hands_the_mask_on(network):
+def test_the_mask_of_a_wrapper_is_used(network):
     class Wrapper(nn.Module):
         def __init__(self):
             super().__init__()
             self.inner = nn.Sequential(nn.Identity())
 
-        def forward(self, **given):
-            return self.inner(given["x"])
+        def forward(self, **kwargs):
+            return self.inner(kwargs["x"])
 
     x, mask = torch.randn(2, 3, 4), torch.tensor([[1, 0, 0], [1, 1, 1]])
-    found = Recorder(Wrapper(), "inner.0").record([{"x": x, "attention_mask": mask}])["inner.0"]
-    np.testing.assert_allclose(found[0], x[0, 0], atol=1e-6)
+    recorded = Recorder(Wrapper(), "inner.0").record([{"x": x, "attention_mask": mask}])["inner.0"]
+    np.testing.assert_allclose(recorded[0], x[0, 0], atol=1e-6)
 
 
 @pytest.mark.parametrize("num_tokens", [5, 4])
-def test_layers_that_take_tokens_first_are_turned(num_tokens):
+def test_layers_with_tokens_first_are_transposed(num_tokens):
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(8, 2, 16)
     model = nn.Sequential(
         nn.TransformerEncoder(layer, 1, enable_nested_tensor=False), nn.LSTM(8, 6)
     ).eval()
     x = torch.randn(4, num_tokens, 8)
-    turned = lambda model, batch: model(batch.transpose(0, 1))  # noqa: E731
-    found = Recorder(model, ["0.layers.0", "0.layers.0.linear2", "1"], forward=turned).record(x)
+    run = lambda model, batch: model(batch.transpose(0, 1))  # noqa: E731
+    recorded = Recorder(model, ["0.layers.0", "0.layers.0.linear2", "1"], forward=run).record(x)
     with torch.no_grad():
         states = model[0](x.transpose(0, 1))
-        np.testing.assert_allclose(found["0.layers.0"], states.mean(dim=0), atol=1e-6)
-        np.testing.assert_allclose(found["1"], model[1](states)[0].mean(dim=0), atol=1e-6)
-        assert found["0.layers.0.linear2"].shape == (4, 8)
-    with pytest.raises(
-        InputError,
-        match=r"gave 7 rows for a batch of 4 samples: it takes tokens first, so say forward=",
-    ):
+        np.testing.assert_allclose(recorded["0.layers.0"], states.mean(dim=0), atol=1e-6)
+        np.testing.assert_allclose(recorded["1"], model[1](states)[0].mean(dim=0), atol=1e-6)
+        assert recorded["0.layers.0.linear2"].shape == (4, 8)
+    message = "returned 7 rows for a batch of 4 samples: it expects tokens first, so set forward="
+    with pytest.raises(InputError, match=message):
         Recorder(model, "1").record([torch.randn(4, 7, 8)])
 
 
-def test_samples_of_several_lengths_without_padding():
+def test_samples_of_different_lengths_without_padding():
     torch.manual_seed(0)
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2).eval()
     x, padding = torch.randn(2, 5, 8), torch.tensor([[False] * 5, [False, False, True, True, True]])
     run = lambda model, batch: model(batch, src_key_padding_mask=padding)  # noqa: E731
     with pytest.warns(UserWarning, match="nested tensors is in prototype stage"):
-        found = Recorder(model, "layers.1", forward=run).record([x])["layers.1"]
+        recorded = Recorder(model, "layers.1", forward=run).record([x])["layers.1"]
     with torch.no_grad():
-        np.testing.assert_allclose(found[1], model(x[1:, :2])[0].mean(dim=0), atol=1e-5)
+        np.testing.assert_allclose(recorded[1], model(x[1:, :2])[0].mean(dim=0), atol=1e-5)
     with pytest.raises(
-        InputError, match=r"layer 'layers.1' has samples of several lengths: pool over them"
+        InputError, match=r"layer 'layers.1' has samples of different lengths: pool over them"
     ):
         Recorder(model, "layers.1", pool="flat", forward=run).record([x])
 
 
-def test_complex_numbers_are_for_the_users_own_pool():
+def test_complex_numbers_need_a_pool_function():
     x = torch.randn(4, 3, dtype=torch.complex64)
-    found = Recorder(nn.Sequential(nn.Identity()), "0", pool=lambda state: state.abs()).record([x])[
-        "0"
-    ]
-    np.testing.assert_allclose(found, x.abs())
-    with pytest.raises(
-        InputError,
-        match="layer '0' gave complex numbers: give pool a function that makes them real",
-    ):
-        Recorder(nn.Sequential(nn.Identity()), "0").record([x])
+    model = nn.Sequential(nn.Identity())
+    recorded = Recorder(model, "0", pool=lambda state: state.abs()).record([x])["0"]
+    np.testing.assert_allclose(recorded, x.abs())
+    message = "layer '0' returned complex numbers: set pool to a function that makes them real"
+    with pytest.raises(InputError, match=message):
+        Recorder(model, "0").record([x])
 
 
-def test_a_second_recording_leaves_the_files_of_the_first(tmp_path):
+def test_a_second_recording_keeps_the_files_of_the_first(tmp_path):
     recorder = Recorder(nn.Sequential(nn.Identity()), "0", max_memory=0, folder=tmp_path)
     first = recorder.record(torch.ones(1000, 50))["0"]
     recorder.record(torch.zeros(10, 50))
@@ -607,56 +611,56 @@ def test_a_second_recording_leaves_the_files_of_the_first(tmp_path):
 
 @pytest.mark.parametrize("sizes", [[4, 4, 4], [4, 4, 2], [2, 4, 4], [4, 2, 4, 1]])
 @pytest.mark.parametrize("repeated", ["first", "last"])
-def test_rows_are_written_where_they_stay_and_nowhere_else(sizes, repeated):
-    """Rows that need no pooling go straight to their place, whatever the batches and however often a layer runs."""
+def test_rows_without_pooling_are_stored_correctly(sizes, repeated):
+    """They go directly to reserved memory, for all batch sizes and also for repeated layers."""
     twice = nn.Linear(3, 3)
     model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(inplace=True), twice, twice)
     x = torch.randn(sum(sizes), 3)
-    found = Recorder(model, ["0", "2"], repeated=repeated).record(list(x.split(sizes)))
+    recorded = Recorder(model, ["0", "2"], repeated=repeated).record(list(x.split(sizes)))
     with torch.no_grad():
-        np.testing.assert_allclose(found["0"], model[0](x), atol=1e-6)
-        np.testing.assert_allclose(
-            found["2"], model[: 3 if repeated == "first" else 4](x), atol=1e-6
-        )
+        np.testing.assert_allclose(recorded["0"], model[0](x), atol=1e-6)
+        num_modules = 3 if repeated == "first" else 4
+        np.testing.assert_allclose(recorded["2"], model[:num_modules](x), atol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
-def test_more_wrong_inputs_are_told_in_one_line(network):
+def test_more_wrong_inputs_are_refused(network):
     x, shared = torch.randn(4, 5, 8), nn.Linear(3, 3)
     model = nn.Sequential(shared, nn.ReLU(), shared)
     uneven = {"x": x, "attention_mask": torch.ones(3, 5)}
     with Recorder(network, "blocks.0") as empty:
         pass
-    for told, wrong in {
-        "layer '2' is '0' under another name: ask for that": lambda: Recorder(model, "2"),
-        "layers must be names or patterns, 'blocks.*' say, got NoneType": lambda: Recorder(
+    for message, use in {
+        "layer '2' is the same module as '0': use that name": lambda: Recorder(model, "2"),
+        "layers must be names or patterns such as 'blocks.*', got NoneType": lambda: Recorder(
             model, None
         ),
         "a scripted model cannot be recorded": lambda: Recorder(
             torch.jit.script(nn.Sequential(nn.ReLU()))
         ),
-        "nothing was recorded: call the model itself while the recorder is on": lambda: (
+        "nothing was recorded: call the model itself inside the `with` block": lambda: (
             empty.activations
         ),
         "a batch has no sample: leave it out": lambda: Recorder(model, "1").record(
             [torch.zeros(0, 3)]
         ),
-        "one has 4 rows and another 3": lambda: Recorder(network, "blocks.0").record(uneven),
+        "one tensor has 4 rows and another 3": lambda: Recorder(network, "blocks.0").record(uneven),
     }.items():
         with pytest.raises(InputError) as raised:
-            wrong()
-        assert told in str(raised.value)
-    number = Recorder(network, "blocks.0", forward=lambda model, batch: model(batch["x"])).record(
-        {"s": x.sum(), "x": x}
-    )
-    assert number["blocks.0"].shape == (4, 8)
+            use()
+        assert message in str(raised.value)
 
 
-def test_a_pool_with_weights_of_its_own():
-    """What it gives may be part of a graph; that is not kept."""
+def test_single_numbers_in_a_batch_are_not_samples(network):
+    x = torch.randn(4, 5, 8)
+    recorder = Recorder(network, "blocks.0", forward=lambda model, batch: model(batch["x"]))
+    assert recorder.record({"sum": x.sum(), "x": x})["blocks.0"].shape == (4, 8)
+
+
+def test_a_pool_function_with_weights():
+    """Its rows may be part of a graph, which is not kept."""
     head = nn.Parameter(torch.ones(3))
     model = nn.Sequential(nn.Identity())
-    found = Recorder(
-        model, "0", pool=lambda rows: head.expand(len(rows), 3), progress=False
-    ).record(torch.ones(4, 2))
-    assert found["0"].tolist() == [[1, 1, 1]] * 4
+    pool = lambda rows: head.expand(len(rows), 3)  # noqa: E731
+    recorded = Recorder(model, "0", pool=pool, progress=False).record(torch.ones(4, 2))
+    assert recorded["0"].tolist() == [[1, 1, 1]] * 4

@@ -1,61 +1,109 @@
-"""The regressions are those of scikit-learn, whatever is left out and whichever is larger, samples or features."""
+"""The ridge regressions equal scikit-learn's, with any folds left out, in any shape."""
 
 import numpy as np
 import pytest
 from sklearn import linear_model as linear
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
-from recombine.probe.ridge import Ridge
+from recombine.probe.algebra import make_algebra
+from recombine.probe.ridge import PENALTIES, Ridge, constant_features
+
+
+def fit(x, y, folds, without=frozenset(), penalty=0.01, **options):
+    """A ridge regression as a map from activations to targets."""
+    ridge = Ridge(x, y, folds, **options)
+    return ridge.in_model_units(ridge.fit(frozenset(without), [penalty])[0])
+
+
+@pytest.mark.parametrize("without", [(), (1,), (0, 2)])
+def test_equals_scikit_learns_ridge_on_standardized_samples(without):
+    rng = np.random.default_rng(0)
+    scales = rng.uniform(1e-4, 3, 7)
+    x = rng.normal(50, scales, size=(60, 7))  # far from zero
+    x[:, 3] = 5.0
+    y = rng.normal(size=(60, 3))
+    folds = rng.integers(-1, 3, 60)
+    remaining = (folds >= 0) & ~np.isin(folds, without)
+    model = make_pipeline(StandardScaler(), linear.Ridge(alpha=0.01 * remaining.sum()))
+    expected = model.fit(x[remaining], y[remaining]).predict(x)
+    assert np.allclose(fit(x, y, folds, without)(x), expected, atol=1e-8)
 
 
 @pytest.mark.parametrize("width", [7, 90])  # fewer features than samples, and more
-@pytest.mark.parametrize("without", [(), (1,), (0, 2)])
-def test_it_is_sklearns_ridge_on_the_samples_that_are_left(width, without):
+def test_weights_count_as_repeated_samples(width):
     rng = np.random.default_rng(0)
-    x = rng.normal(
-        50, rng.uniform(0.1, 3, width), size=(60, width)
-    )  # far from zero, and of different sizes
-    y, folds = rng.normal(size=(60, 3)), rng.integers(-1, 3, 60)
-    left = (folds >= 0) & ~np.isin(folds, without)
-    weight = 0.01 * left.sum() * x[left].var(axis=0).mean()
-    expected = linear.Ridge(alpha=weight).fit(x[left], y[left]).predict(x)
-    assert np.allclose(Ridge(x, y, folds).fit(frozenset(without), 0.01)(x), expected, atol=1e-8)
+    x, y = rng.normal(size=(60, width)), rng.normal(size=(60, 3))
+    folds = rng.integers(0, 3, 60)
+    times = rng.integers(1, 4, 60)
+    model = make_pipeline(StandardScaler(), linear.Ridge(alpha=0.01 * times.sum()))
+    expected = model.fit(x.repeat(times, axis=0), y.repeat(times, axis=0)).predict(x)
+    assert np.allclose(fit(x, y, folds, weights=times.astype(float))(x), expected, atol=1e-8)
 
 
-def test_blocks_and_low_precision_change_nothing(monkeypatch):
+def test_wide_layers_are_standardized_over_the_samples_that_may_be_fitted_on():
     rng = np.random.default_rng(0)
-    x, y, folds = (
-        rng.normal(3, 1, size=(50, 4)).astype(np.float16),
-        rng.normal(size=(50, 2)),
-        np.arange(50) % 3,
-    )
-    whole = Ridge(x, y, folds).fit(frozenset({1}), 1e-3)(x)
-    monkeypatch.setattr("recombine.probe.ridge.BLOCK", 7)
-    assert np.allclose(Ridge(x, y, folds).fit(frozenset({1}), 1e-3)(x), whole, atol=1e-9)
-    assert np.allclose(
-        Ridge(x.astype(float), y, folds).fit(frozenset({1}), 1e-3)(x), whole, atol=1e-9
-    )
+    x = rng.normal(50, rng.uniform(1e-4, 3, 90), size=(60, 90))
+    x[:, 3] = 5.0
+    y = rng.normal(size=(60, 3))
+    folds = np.arange(60) % 3
+    used = folds != 1
+    model = make_pipeline(StandardScaler(), linear.Ridge(alpha=0.01 * used.sum()))
+    expected = model.fit(x[used], y[used]).predict(x)
+    never = frozenset({1})
+    assert np.allclose(fit(x, y, folds, never, never=never)(x), expected, atol=1e-8)
+    ruined = np.where(used[:, None], x, 1e3)
+    assert np.allclose(fit(ruined, y, folds, never, never=never)(x), expected, atol=1e-8)
+
+
+def test_features_that_never_vary_are_left_out_and_counted():
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=(60, 1))
+    for width in (5, 90):
+        x = rng.normal(size=(60, width)).astype(np.float32)
+        x[:, 1] = 1e4 + 1e-4 * rng.normal(size=60)  # rounding of float32
+        x[:, 2] = 0
+        ridge = Ridge(x, y, np.arange(60) % 3)
+        assert constant_features(ridge) == 2
+        weights = ridge.in_model_units(ridge.fit(frozenset(), [0.01])[0]).weights
+        assert (weights[1:3] == 0).all()
+        assert (weights[3:] != 0).all()
+
+
+def test_block_size_and_low_precision_change_nothing(monkeypatch):
+    rng = np.random.default_rng(0)
+    x = rng.normal(3, 1, size=(50, 4)).astype(np.float16)
+    y = rng.normal(size=(50, 2))
+    folds = np.arange(50) % 3
+    expected = fit(x, y, folds, {1})(x)
+    monkeypatch.setattr("recombine.probe.ridge.BLOCK_SAMPLES", 7)
+    assert np.allclose(fit(x, y, folds, {1})(x), expected, atol=1e-9)
+    assert np.allclose(fit(x.astype(float), y, folds, {1})(x), expected, atol=1e-9)
 
 
 @pytest.mark.parametrize("width", [3, 30])
-def test_a_layer_that_never_changes_reads_the_average(width):
+def test_a_constant_layer_predicts_the_mean(width):
     y = np.arange(20.0)[:, None]
-    read = Ridge(np.ones((20, width)), y, np.arange(20) % 3).fit(frozenset(), 1e-3)
-    assert np.allclose(read(np.ones((5, width))), y.mean())
+    decode = fit(np.ones((20, width)), y, np.arange(20) % 3)
+    assert np.allclose(decode(np.ones((5, width))), y.mean())
 
 
-def test_what_reads_does_not_keep_the_sums():
-    rng = np.random.default_rng(0)
-    ridge = Ridge(rng.normal(size=(40, 5)), rng.normal(size=(40, 1)), np.arange(40) % 4)
-    reading = ridge.fit(frozenset(), 1e-3)
-    kept = [cell.cell_contents for cell in reading.__closure__]
-    assert not any(one is ridge for one in kept)
-
-
-def test_samples_that_are_all_alike_once_folds_are_left_out_read_their_average():
+def test_identical_remaining_samples_predict_their_mean():
     rng = np.random.default_rng(0)
     folds = np.arange(90) % 3
-    x = rng.normal(size=(3, 8))[folds] * 1e3  # as of a model without noise, one combination a fold
+    x = rng.normal(size=(3, 8))[folds] * 1e3  # a model without noise, one combination per fold
     y = rng.normal(size=(3, 2))[folds]
-    for penalty in Ridge.penalties:
-        read = Ridge(x, y, folds).fit(frozenset({0, 1}), penalty)(x)
-        np.testing.assert_allclose(read, np.tile(y[2], (90, 1)), atol=1e-3)
+    for penalty in PENALTIES:
+        predicted = fit(x, y, folds, {0, 1}, penalty)(x)
+        np.testing.assert_allclose(predicted, np.tile(y[2], (90, 1)), atol=1e-3)
+
+
+def test_the_operations_of_pytorch_give_the_same():
+    pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    for width in (7, 90):
+        x, y = rng.normal(size=(60, width)), rng.normal(size=(60, 3))
+        folds = np.arange(60) % 3
+        expected = fit(x, y, folds)(x)
+        on_device = fit(x, y, folds, algebra=make_algebra("cpu"))(x)
+        assert np.allclose(on_device, expected, atol=1e-9)

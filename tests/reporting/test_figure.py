@@ -1,3 +1,5 @@
+"""Line, scatter and bar figures."""
+
 import json
 import math
 import subprocess
@@ -8,7 +10,7 @@ import pandas as pd
 import pytest
 
 from recombine.basics.errors import InputError
-from recombine.basics.statistics import interval
+from recombine.basics.statistics import mean_interval
 from recombine.reporting import figure
 
 TITLES = {"title": "A title", "x_title": "width", "y_title": "test R²"}
@@ -39,25 +41,25 @@ def frame() -> pd.DataFrame:
 
 
 def named(drawn, name, mode):
-    found = [
+    """The only trace with this name and this mode or type."""
+    (trace,) = (
         trace
         for trace in drawn.data
         if trace.name == name and mode in (trace.type, trace.to_plotly_json().get("mode"))
-    ]
-    assert len(found) == 1
-    return found[0]
+    )
+    return trace
 
 
-def test_lines_draw_the_means_in_order_with_whiskers(frame):
+def test_lines_draw_the_means_in_order_with_intervals(frame):
     drawn = figure.lines(frame, "width", "test/r2", "support", log_x=True, **TITLES)
     line = named(drawn, "random", "lines+markers")
     assert line.x == (16, 64, 128)
     np.testing.assert_allclose(line.y, [0.3, 0.5, 0.85])
-    # Two values: from the smaller to the larger; one value: no whisker.
+    # Two values have a range, and one value has none.
     np.testing.assert_allclose(line.error_y.array[1:], [0, 0.05], atol=1e-12)
     np.testing.assert_allclose(line.error_y.arrayminus[1:], [0, 0.05], atol=1e-12)
     low, high = 0.3 - line.error_y.arrayminus[0], 0.3 + line.error_y.array[0]
-    assert (low, high) == pytest.approx(interval([0.1, 0.2, 0.6]))
+    assert (low, high) == pytest.approx(mean_interval([0.1, 0.2, 0.6]))
     assert drawn.layout.xaxis.type == "log"
     assert drawn.layout.xaxis.ticktext == ("16", "64", "128")
 
@@ -70,10 +72,10 @@ def test_every_row_is_a_dot(frame):
 
 
 @pytest.mark.parametrize("kind", [figure.lines, figure.bars])
-def test_values_far_below_zero_stay_on_the_edge_and_are_told(frame, kind):
+def test_values_far_below_zero_are_drawn_on_the_edge(frame, kind):
     drawn = kind(frame, "width", "test/r2", "support", **TITLES)
-    everything = [value for trace in drawn.data for value in trace.y]
-    assert min(everything) == figure.R2_FLOOR
+    y = [value for trace in drawn.data for value in trace.y]
+    assert min(y) == figure.R2_FLOOR
     assert drawn.layout.yaxis.range[0] > figure.R2_FLOOR - 0.1
     beyond = [trace for trace in drawn.data if "triangle-down" in str(trace.marker)]
     assert len(beyond) == 1
@@ -101,7 +103,7 @@ def test_a_given_range_is_kept_and_clips(frame):
     assert max(value for trace in drawn.data for value in trace.y) == 0.5
 
 
-def test_scatter_fits_the_line_it_says():
+def test_scatter_fits_a_least_squares_line():
     x = np.linspace(0.0, 1.0, 11)
     noise = np.where(np.arange(11) % 2, 0.05, -0.05)
     frame = pd.DataFrame({"x": x, "test/r2": 0.2 + 0.5 * x + noise, "support": "random"})
@@ -115,19 +117,19 @@ def test_scatter_fits_the_line_it_says():
     assert drawn.layout.showlegend
 
 
-def test_scatter_skips_what_has_no_place(frame):
+def test_scatter_leaves_out_values_that_are_not_finite(frame):
     frame = frame.assign(probe=[math.inf, *np.linspace(0, 1, len(frame) - 1)])
     drawn = figure.scatter(frame, "probe", "test/r2", **TITLES)
     assert sum(len(trace.x) for trace in drawn.data) == len(frame) - 2  # one infinite x, one NaN y
     assert "Infinity" not in drawn.to_json()
 
 
-def test_a_fit_needs_two_places():
+def test_a_fit_needs_two_values_of_x():
     frame = pd.DataFrame({"x": [1.0, 1.0], "y": [0.0, 1.0]})
     assert len(figure.scatter(frame, "x", "y", fit=True, **TITLES).data) == 1
 
 
-def test_bars_stand_in_order_and_side_by_side(frame):
+def test_bars_are_in_order_and_side_by_side(frame):
     drawn = figure.bars(
         frame, "width", "test/r2", "support", names={"random": "Random!", 16: "tiny"}, **TITLES
     )
@@ -138,7 +140,7 @@ def test_bars_stand_in_order_and_side_by_side(frame):
     assert bar.offsetgroup != named(drawn, "split", "bar").offsetgroup
 
 
-def test_words_on_the_x_axis_keep_a_categorical_order():
+def test_text_on_the_x_axis_keeps_the_order_of_its_categories():
     layers = pd.Categorical(["pre1", "in", "out"], categories=["in", "pre1", "out"])
     frame = pd.DataFrame({"layer": layers, "y": [1.0, 2.0, 3.0]})
     drawn = figure.lines(frame, "layer", "y", **TITLES)
@@ -146,19 +148,16 @@ def test_words_on_the_x_axis_keep_a_categorical_order():
     assert drawn.data[-1].y == (2.0, 1.0, 3.0)
 
 
-def test_groups_differ_in_colour_or_else_in_symbol_and_dash():
+def test_35_groups_differ_in_color_symbol_or_dash():
     frame = pd.DataFrame({"x": 1.0, "y": 1.0, "group": range(35)})
-    lines = [
-        t
-        for t in figure.lines(frame, "x", "y", "group", **TITLES).data
-        if t.mode == "lines+markers"
-    ]
-    assert len({(t.line.color, t.line.dash) for t in lines}) == 35
-    assert len({(t.line.color, t.marker.symbol) for t in lines}) == 35
+    drawn = figure.lines(frame, "x", "y", "group", **TITLES)
+    lines = [trace for trace in drawn.data if trace.mode == "lines+markers"]
+    assert len({(trace.line.color, trace.line.dash) for trace in lines}) == 35
+    assert len({(trace.line.color, trace.marker.symbol) for trace in lines}) == 35
     assert lines[9].name == "group = 9"
 
 
-def test_no_finite_value_is_said(frame):
+def test_a_figure_without_finite_values_has_a_note(frame):
     drawn = figure.lines(
         frame.assign(**{"test/r2": math.nan}), "width", "test/r2", "support", **TITLES
     )
@@ -166,7 +165,7 @@ def test_no_finite_value_is_said(frame):
     assert not figure.lines(frame, "width", "test/r2", **TITLES).layout.annotations
 
 
-def test_unknown_columns_are_named(frame):
+def test_unknown_columns_raise_an_error(frame):
     figure.lines(frame, "width", "test/r2", "support", **TITLES)
     for wrong in ({"x": "widht"}, {"y": "test/r"}, {"by": "suport"}):
         columns = {"x": "width", "y": "test/r2", "by": "support"} | wrong
@@ -174,7 +173,7 @@ def test_unknown_columns_are_named(frame):
             figure.lines(frame, **columns, **TITLES)
 
 
-def test_grounds_are_transparent_and_axes_named(frame):
+def test_backgrounds_are_transparent_and_axes_have_titles(frame):
     drawn = json.loads(figure.lines(frame, "width", "test/r2", **TITLES).to_json())
     assert drawn["layout"]["paper_bgcolor"] == drawn["layout"]["plot_bgcolor"] == "rgba(0,0,0,0)"
     assert drawn["layout"]["xaxis"]["title"]["text"] == "width"
@@ -182,7 +181,7 @@ def test_grounds_are_transparent_and_axes_named(frame):
     assert drawn["layout"]["title"]["text"] == "A title"
 
 
-def test_no_module_of_the_record_imports_jax():
+def test_reporting_and_claims_do_not_import_jax():
     modules = "recombine.reporting.figure, recombine.reporting.page, recombine.experiments.claim"
     script = f"import sys, {modules}; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -1,3 +1,5 @@
+"""Film strips of episodes."""
+
 import numpy as np
 
 from recombine.reporting import film
@@ -14,12 +16,12 @@ STEPS = [
 ]
 
 
-def test_every_step_is_a_picture_with_its_things_in_place():
+def test_every_step_is_a_picture_with_its_objects():
     figure = film.strip(WALLS, STEPS, "An episode", num_columns=2)
     grids = [trace for trace in figure.data if trace.type == "heatmap"]
     assert len(grids) == 2
     left = grids[1].x[0] - grids[0].x[0]
-    assert left > 3, "the second picture stands beside the first, not on it"
+    assert left > 3, "the second picture is next to the first"
     sought, avoided, agent = (trace for trace in figure.data if trace.type == "scatter")
     assert (list(sought.x), list(sought.y), list(sought.text)) == ([2], [1], ["+1"])
     assert (list(avoided.x), list(avoided.y)) == ([1, 1 + left], [2, 2])
@@ -30,7 +32,7 @@ def test_every_step_is_a_picture_with_its_things_in_place():
     )
 
 
-def test_a_long_episode_goes_on_below():
+def test_a_long_episode_has_several_rows():
     figure = film.strip(WALLS, STEPS * 3, "An episode", num_columns=4)
     tops = [trace.y[0] for trace in figure.data if trace.type == "heatmap"]
     assert tops[:4] == [0] * 4

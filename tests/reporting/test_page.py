@@ -1,3 +1,5 @@
+"""The report page of a table."""
+
 import base64
 import html
 import io
@@ -17,6 +19,7 @@ TITLES = {"x_title": "width", "y_title": "test R²"}
 
 
 def build(path, num_seeds: int = 3, **meta) -> Table:
+    """A table of a sweep over widths and supports, with three figures."""
     rows = pd.DataFrame(
         [
             {
@@ -57,19 +60,23 @@ def build(path, num_seeds: int = 3, **meta) -> Table:
 
 
 def without_plotly(text: str) -> str:
+    """The page without its longest script."""
     blocks = re.findall(r"<script>.*?</script>", text, flags=re.DOTALL)
     return text.replace(max(blocks, key=len), "")
 
 
 def cells(text: str) -> list[list[str]]:
+    """The cells of the table of results, row by row."""
     body = text.split("<tbody>")[1].split("</tbody>")[0]
     return [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in body.split("</tr>") if "<td" in row]
 
 
-def test_the_page_tells_the_whole_story(tmp_path):
+def test_the_page_has_description_summary_command_and_versions(tmp_path):
     table = build(
         tmp_path,
-        description="The first paragraph,\nbroken, has `code`.\n\nThe second.\n\n    recombine run it\n",
+        description=(
+            "The first paragraph,\nbroken, has `code`.\n\nThe second.\n\n    recombine run it\n"
+        ),
         summary={"best": 0.98461, "tiny": 3e-5, "control": "fails"},
         versions={"jax": "0.10.2"},
         device="one H200",
@@ -96,18 +103,20 @@ def test_the_page_tells_the_whole_story(tmp_path):
     assert len(text) < 6e6
 
 
-def test_the_table_has_a_line_per_run_and_only_what_differs(tmp_path):
+def test_the_table_has_a_line_per_run_and_the_columns_that_differ(tmp_path):
     text = report.page(build(tmp_path))
-    heads = [html.unescape(re.sub("<.*?>", "", head)) for head in re.findall(r"<th .*?</th>", text)]
+    headers = re.findall(r"<th .*?</th>", text)
+    names = [html.unescape(re.sub("<.*?>", "", header)) for header in headers]
     scores = ["seen/r2", "test/r2", "LinearDecodability/deepest/test/r2"]
-    assert heads == ["width", "support", "learning_rate", *scores]
+    assert names == ["width", "support", "learning_rate", *scores]
     lines = cells(text)
     assert len(lines) == 18
     assert lines[0] == ["16", "disconnected", "0.0003", "0.990", "-5.000", "NaN"]
     assert lines[-1] == ["128", "random", "0.0006", "0.990", "0.985", "0.988"]
+    assert "<code>test/r2</code>: held-out combinations." in text
 
 
-def test_fields_that_only_some_parts_have_are_left_out_unless_they_tell_runs_apart():
+def test_fields_of_some_parts_are_left_out_unless_they_distinguish_runs():
     runs = {
         "run": ["a", "b", "c"],
         "step": 1,
@@ -123,7 +132,7 @@ def test_fields_that_only_some_parts_have_are_left_out_unless_they_tell_runs_apa
     ]
 
 
-def test_a_cell_of_many_rows_is_told_by_what_they_share():
+def test_a_cell_of_many_rows_is_described_by_what_they_share():
     rows = [
         {"run": str(w), "step": 0, "width": w, "what": what, "failed": w / 9}
         for w in (1, 2)
@@ -131,12 +140,12 @@ def test_a_cell_of_many_rows_is_told_by_what_they_share():
     ]
     assert list(report.results_table(pd.DataFrame(rows))) == ["run", "width", "failed"]
     rows[0]["failed"] = 0.9
-    found = report.results_table(pd.DataFrame(rows))
-    assert list(found) == ["run", "width"], "what differs within a cell does not describe it"
-    assert len(found) == 2
+    table = report.results_table(pd.DataFrame(rows))
+    assert list(table) == ["run", "width"], "what differs within a cell does not describe it"
+    assert len(table) == 2
 
 
-def test_a_lone_run_is_told_by_its_name(tmp_path):
+def test_a_single_run_is_shown_by_its_name(tmp_path):
     table = Table(tmp_path)
     table.append(
         pd.DataFrame({"run": ["abc"], "step": [1], "width": [8], "test/accuracy": [-0.0001]})
@@ -146,11 +155,11 @@ def test_a_lone_run_is_told_by_its_name(tmp_path):
     assert len(text) < 1e5  # no figures, no plotly.js
 
 
-def test_all_runs_are_in_the_csv_however_many(tmp_path):
+def test_the_csv_has_all_runs(tmp_path):
     table = build(tmp_path, num_seeds=100)
     text = report.page(table)
-    assert len(cells(text)) == report.MAX_LINES
-    assert "600 runs, each at its last step; the first 500 are shown" in text
+    assert len(cells(text)) == report.MAX_TABLE_ROWS
+    assert "600 runs, each at its last step; the table has the first 500" in text
     data = base64.b64decode(re.search(r"data:text/csv;base64,([^\"]*)", text)[1])
     csv = pd.read_csv(io.BytesIO(data))
     assert csv["run"].nunique() == len(csv) == 600
@@ -171,7 +180,7 @@ def with_activity(table: Table, dead: float, name: str = "again") -> Table:
     return again
 
 
-def test_dead_units_are_on_the_page_without_the_experiment_drawing_them(tmp_path):
+def test_the_page_has_dead_units_of_any_experiment(tmp_path):
     table = build(tmp_path / "rows", summary={"best": 0.5})
     before = report.page(table)
     assert "Dead units" not in before
@@ -179,16 +188,19 @@ def test_dead_units_are_on_the_page_without_the_experiment_drawing_them(tmp_path
     assert before.count("<figure>") == 3
     page = report.page(with_activity(table, dead=0.5))
     head, main = page.split("<main>")
-    line = "Dead units: 50% hidden0, 50% hidden1 (means over 18 runs; highest 50% in hidden0)"
+    line = (
+        "Dead units: 50% in hidden0, 50% in hidden1 "
+        "(means over 18 runs; highest of a single run 50% in hidden0)"
+    )
     assert (
         head.index("<dt>best</dt>")
         < head.index(f'<p class="note">{line}</p>')
         < head.index('<p class="warning">')
     )
-    assert main.count("<figure>") == 4, "those that were saved, and dead units by layer"
+    assert main.count("<figure>") == 4, "the saved figures, and dead units by layer"
     assert "<figcaption>Dead units by hidden layer" in main
     calm = report.page(with_activity(table, dead=0.0, name="calm"))
-    assert "Dead units: 0% hidden0" in calm
+    assert "Dead units: 0% in hidden0" in calm
     assert 'class="warning"' not in calm
     assert set(table.figures()) == {"lines", "scatter", "bars"}, "nothing is added to the table"
 
@@ -196,14 +208,14 @@ def test_dead_units_are_on_the_page_without_the_experiment_drawing_them(tmp_path
 def test_notes_and_warnings_are_escaped():
     fields = {
         "title": "",
-        "kind": "",
+        "category": "",
         "description": "",
         "summary": {},
         "figures": {},
         "results": "",
-        "making": "",
+        "origin": "",
     }
-    page = report.filled(**fields, notes=[EVIL], warnings=[EVIL])
+    page = report.render(**fields, notes=[EVIL], warnings=[EVIL])
     assert page.count(html.escape(EVIL)) == 2
     assert EVIL not in page
 
@@ -222,14 +234,14 @@ def test_everything_is_escaped(tmp_path):
     )
     text = report.page(table)
     assert "alert(" in text
-    # What is left of each occurrence cannot open or close an element, nor leave an attribute.
+    # No occurrence can open or close an element, or end an attribute.
     assert "<script>alert" not in text
     assert "</script><script>a" not in text
     assert EVIL not in text
     assert text.count("<script>") == 2 + text.count("`<script>`")
 
 
-def test_nothing_is_loaded_from_elsewhere(tmp_path):
+def test_the_page_loads_nothing(tmp_path):
     text = without_plotly(report.page(build(tmp_path)))
     links = re.findall(r"(?:src|href)\s*=\s*[\"']?([^\"'\s>]+)", text)
     assert links
@@ -237,8 +249,10 @@ def test_nothing_is_loaded_from_elsewhere(tmp_path):
     assert not re.search(r"@import|url\(|https?://", text)
 
 
-def test_nothing_to_report_says_what_to_run(tmp_path):
-    with pytest.raises(InputError, match="no rows to report: run `recombine run NAME`") as caught:
+def test_an_empty_table_names_the_command_to_run(tmp_path):
+    with pytest.raises(
+        InputError, match="has no results to report: run `recombine run NAME`"
+    ) as caught:
         report.write(Table(tmp_path / "missing"), tmp_path / "report.html")
     assert "\n" not in str(caught.value)
     table = Table(tmp_path / "empty.parquet")
@@ -256,7 +270,7 @@ def test_a_broken_figure_is_named(tmp_path):
             report.page(table)
 
 
-def test_write_takes_a_file_or_a_folder(tmp_path):
+def test_write_accepts_a_file_or_a_folder(tmp_path):
     table = build(tmp_path / "rows")
     assert report.write(table, tmp_path / "new" / "page.html") == tmp_path / "new" / "page.html"
     assert report.write(table, tmp_path) == tmp_path / "report.html"
@@ -272,10 +286,11 @@ def test_the_page_draws_offline_in_light_and_dark(chromium, tmp_path, scheme):
     path = report.write(table, tmp_path / "report.html")
     context = chromium.new_context(offline=True, color_scheme=scheme)
     page = context.new_page()
-    trouble, requests = [], []
-    page.on("console", lambda message: trouble.append(message.text))
-    page.on("pageerror", lambda error: trouble.append(str(error)))
-    page.on("dialog", lambda dialog: trouble.append(dialog.message))
+    errors = []
+    requests = []
+    page.on("console", lambda message: errors.append(message.text))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("dialog", lambda dialog: errors.append(dialog.message))
     page.on("request", lambda request: requests.append(request.url))
     page.goto(path.as_uri())
     page.locator(".chart").nth(2).locator(".xtick text").first.wait_for(timeout=15_000)
@@ -284,22 +299,40 @@ def test_the_page_draws_offline_in_light_and_dark(chromium, tmp_path, scheme):
     page.locator("th button").first.click()
     page.locator("th button").first.click()
     first = page.locator("tbody td").first.inner_text()
-    ink = page.evaluate("getComputedStyle(document.querySelector('.chart .xtick text')).fill")
-    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    text_color = page.evaluate(
+        "getComputedStyle(document.querySelector('.chart .xtick text')).fill"
+    )
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     widths = page.evaluate(
         "[...document.querySelectorAll('.chart')].map(plot => plot._fullLayout.width)"
     )
     context.close()
-    assert trouble == []
+    assert errors == []
     assert plots == 3
     assert points > 18
     assert widths == [680] * 3
     assert requests == [path.as_uri()]
-    assert first == "128"  # sorted by width, downwards
-    darkness = [sum(map(int, re.findall(r"\d+", colour)[:3])) / 3 for colour in (ink, ground)]
-    assert (
-        (darkness[0] < 80 < 200 < darkness[1])
-        if scheme == "light"
-        else (darkness[1] < 80 < 200 < darkness[0])
+    assert first == "128"  # sorted by width, descending
+    dark, light = (text_color, background) if scheme == "light" else (background, text_color)
+    assert brightness(dark) < 80 < 200 < brightness(light)
+
+
+def brightness(color: str) -> float:
+    """The mean of red, green and blue."""
+    return sum(map(int, re.findall(r"\d+", color)[:3])) / 3
+
+
+def test_downloaded_texts_are_no_formulas():
+    frame = pd.DataFrame(
+        {
+            "=name": ["=1+1", "@SUM(A1)", "+cmd|calc", " -x", "-1.5", "plain", None],
+            "number": [-1.0, 2, 3, 4, 5, 6, 7],
+        }
     )
+    text = report.data_table(frame, "label", "note", "name")
+    data = base64.b64decode(re.search(r"data:text/csv;base64,([^\"]*)", text)[1]).decode()
+    cells = [line.rsplit(",", 1)[0] for line in data.splitlines()]
+    assert cells == ["'=name", "'=1+1", "'@SUM(A1)", "'+cmd|calc", "' -x", "-1.5", "plain", ""]
+    assert "-1.0" in data
+    assert frame["=name"][0] == "=1+1", "the frame itself is as before"

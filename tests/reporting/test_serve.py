@@ -1,4 +1,4 @@
-"""The server that shows a sweep: what it answers, whom it refuses, and its page in a real browser."""
+"""The server that shows a sweep: answers, refused requests, and the page in a browser."""
 
 import contextlib
 import http.client
@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 import recombine as rc
-from recombine.basics.atomic_io import held
+from recombine.basics.atomic_io import write_lock
 from recombine.basics.console import duration
 from recombine.basics.errors import InputError
 from recombine.reporting import serve
@@ -34,10 +34,12 @@ def runs(scale): ...
 def figures(rows):
     with Path(__file__).with_suffix(".log").open("a") as log:
         log.write(f"{len(rows)}\\n")
-    wide = rows[rows["model.widths"] == "12x12"]
-    first = wide.iloc[0]
-    look = {"by": "model.widths", "x_title": "step", "y_title": "R²"}
-    return {name: figure.lines(rows, "step", f"{name}/r2", title=name, **look) for name in ("seen", "test")}
+    first = rows[rows["model.widths"] == "12x12"].iloc[0]
+    titles = {"x_title": "step", "y_title": "R²"}
+    return {
+        part: figure.lines(rows, "step", f"{part}/r2", "model.widths", title=part, **titles)
+        for part in ("seen", "test")
+    }
 """
 
 
@@ -48,7 +50,7 @@ def rows(tmp_path_factory) -> pd.DataFrame:
 
 @pytest.fixture
 def half(rows, tmp_path) -> Table:
-    """A sweep of four runs, two of them finished, with an experiment of the user's own."""
+    """A sweep of four runs, two of them finished, of a user's own experiment."""
     (tmp_path / "own.py").write_text(EXPERIMENT)
     table = Table(tmp_path / "sweep")
     table.append(rows[rows["seed"] == 0])
@@ -58,15 +60,16 @@ def half(rows, tmp_path) -> Table:
         "command": "recombine run own.py",
     }
     table.note(**about, title="My own sweep", shown=list(dict.fromkeys(rows["run"])))
-    Status(table.path, runs=4, reused=0).write(now=True, finished=2)
+    Status(table.path, runs=4, reused=0).write(immediately=True, finished=2)
     return table
 
 
 @contextlib.contextmanager
-def serving(folder, host="127.0.0.1", own=True):
-    """A server for a folder, with the experiment's file beside it if there is one."""
+def serving(folder, host="127.0.0.1", with_experiment=True):
+    """A server for a folder, and for the experiment's file next to it if there is one."""
     file = folder.parent / "own.py"
-    with serve.Server(folder, host, 0, file if own and file.exists() else None) as server:
+    experiment = file if with_experiment and file.exists() else None
+    with serve.Server(folder, host, 0, experiment) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:
@@ -80,9 +83,9 @@ def ask(server, path, method="GET", **headers) -> tuple[int, http.client.HTTPMes
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
     connection.request(method, path, headers=headers)
     answer = connection.getresponse()
-    found = answer.status, answer.headers, answer.read().decode()
+    text = answer.read().decode()
     connection.close()
-    return found
+    return answer.status, answer.headers, text
 
 
 def test_every_address_answers(half, rows):
@@ -108,7 +111,7 @@ def test_every_address_answers(half, rows):
         assert "plotly.js v" in script[:500]
 
 
-def test_figures_are_drawn_anew_only_for_new_rows(half, rows, tmp_path):
+def test_figures_are_drawn_again_only_for_new_rows(half, rows, tmp_path):
     with serving(half.path) as server:
         answers = [ask(server, "/figures")[2] for _ in range(3)]
         assert len(set(answers)) == 1
@@ -117,10 +120,10 @@ def test_figures_are_drawn_anew_only_for_new_rows(half, rows, tmp_path):
     assert (tmp_path / "own.log").read_text().split() == ["4", "8"]
 
 
-def test_figures_that_need_more_rows_say_why_they_are_missing(half, rows, tmp_path):
+def test_figures_that_need_more_rows_give_the_reason(half, rows, tmp_path):
     path = tmp_path / "begun"
     Status(path, runs=4, reused=0)
-    assert not path.exists(), "nothing is written where there is no folder"
+    assert not path.exists(), "nothing is written if there is no folder"
     path.mkdir()
     Status(path, runs=4, reused=0)
     begun = Table(path)
@@ -128,45 +131,70 @@ def test_figures_that_need_more_rows_say_why_they_are_missing(half, rows, tmp_pa
     with serving(path) as server:
         assert json.loads(ask(server, "/figures")[2]) == {
             "figures": {},
-            "reason": "no run has finished yet",
+            "reason": "No run has finished yet.",
         }
         assert json.loads(ask(server, "/rows")[2])["total"] == 0
         begun.append(rows[rows["model.widths"] == "8x8"])
-        told = json.loads(ask(server, "/figures")[2])
-        assert told["figures"] == {}
-        assert told["reason"].startswith("no figures of the rows so far: IndexError:")
-        assert told["reason"].endswith("(line 11)")
+        answer = json.loads(ask(server, "/figures")[2])
+        assert answer["figures"] == {}
+        message = "The figures cannot be drawn from the rows so far: IndexError:"
+        assert answer["reason"].startswith(message)
+        assert answer["reason"].endswith("(line 10)")
         begun.append(rows[rows["model.widths"] == "12x12"])
         assert len(json.loads(ask(server, "/figures")[2])["figures"]) == 2
 
 
-def test_kept_figures_are_shown_where_the_experiment_is_not_known(rows, tmp_path):
-    table = Table(tmp_path / "kept.parquet")
+def test_saved_figures_are_shown_if_the_experiment_is_unknown(rows, tmp_path):
+    table = Table(tmp_path / "saved.parquet")
     table.append(rows)
-    table.save_figures({"kept": '{"data": [], "layout": {}}'})
+    table.save_figures({"saved": '{"data": [], "layout": {}}'})
     for source in ({}, {"source": "gone.py"}):
         table.note(**source)
         with serving(table.path) as server:
-            told = json.loads(ask(server, "/figures")[2])
-        assert told == {"figures": {"kept": {"data": [], "layout": {}}}, "reason": None}
+            answer = json.loads(ask(server, "/figures")[2])
+        assert answer == {"figures": {"saved": {"data": [], "layout": {}}}, "reason": None}
 
 
-def test_a_file_that_a_folder_names_is_not_run_unasked(half, tmp_path):
-    with serving(half.path, own=False) as server:
-        told = json.loads(ask(server, "/figures")[2])
-    assert told == {
-        "figures": {},
-        "reason": "figures of your own experiment: serve again with --figures FILE.py",
-    }
+def test_a_file_that_is_only_named_in_the_folder_is_not_executed(half, tmp_path):
+    with serving(half.path, with_experiment=False) as server:
+        answer = json.loads(ask(server, "/figures")[2])
+    assert answer["figures"] == {}
+    assert answer["reason"].endswith("serve again with --figures FILE.py.")
     assert not (tmp_path / "own.log").exists()
 
 
-def test_a_server_for_everybody_goes_by_the_machines_name(half):
+def test_a_server_on_all_addresses_uses_the_name_of_the_machine(half):
     with serving(half.path, host="0.0.0.0") as server:
         name = socket.gethostname()
-        assert server.address == f"http://{name}:{server.server_port}/"
-        assert ask(server, "/state", Host=f"{name}:1")[0] == 200
-        assert ask(server, "/state", Host="evil.example")[0] == 403
+        token = server.token
+        assert server.address == f"http://{name}:{server.server_port}/?token={token}"
+        assert ask(server, f"/state?token={token}", Host=f"{name}:1")[0] == 200
+        assert ask(server, f"/state?token={token}", Host="evil.example")[0] == 403
+
+
+def test_other_machines_need_the_token(half):
+    with serving(half.path) as server:
+        assert server.token == ""
+        assert "token" not in server.address
+    with serving(half.path, host="0.0.0.0") as server:
+        assert len(server.token) >= 32
+        for path, headers in (
+            ("/", {}),
+            ("/state", {}),
+            ("/state?token=", {}),
+            ("/state?token=wrong", {}),
+            ("/state?token=%C3%BC", {}),
+            ("/state", {"Cookie": "recombine-token=wrong"}),
+            ("/state", {"Cookie": "a=\x00;;="}),
+        ):
+            code, answer_headers, text = ask(server, path, **headers)
+            assert code == 403, path
+            assert server.token not in text + str(answer_headers)
+        code, answer_headers, _ = ask(server, f"/?token={server.token}")
+        cookie = answer_headers["Set-Cookie"]
+        assert code == 200
+        assert "HttpOnly; SameSite=Strict" in cookie
+        assert ask(server, "/state", Cookie=cookie.partition(";")[0])[0] == 200
 
 
 def test_at_most_500_lines_are_sent_and_no_nan(tmp_path):
@@ -177,13 +205,13 @@ def test_at_most_500_lines_are_sent_and_no_nan(tmp_path):
     Table(tmp_path).append(frame)
     with serving(tmp_path) as server:
         text = ask(server, "/rows")[2]
-    told = json.loads(text, parse_constant=pytest.fail)
-    assert told["total"] == 600
-    assert told["lines"][:2] == [[0, None], [1, 0.5]]
-    assert len(told["lines"]) == 500
+    answer = json.loads(text, parse_constant=pytest.fail)
+    assert answer["total"] == 600
+    assert answer["lines"][:2] == [[0, None], [1, 0.5]]
+    assert len(answer["lines"]) == 500
 
 
-def test_only_who_names_this_machine_is_answered(half):
+def test_only_requests_for_this_machine_are_answered(half):
     with serving(half.path) as server:
         for host in ("localhost", "127.0.0.1:8000", "LOCALHOST:1", "[::1]:8000", "[::1]"):
             assert ask(server, "/state", Host=host)[0] == 200, host
@@ -201,7 +229,7 @@ def test_only_who_names_this_machine_is_answered(half):
                 assert "sweep" not in text
 
 
-def test_nothing_but_the_routes_is_answered(half):
+def test_only_the_routes_are_answered(half):
     paths = [
         "/favicon.ico",
         "/state/",
@@ -226,7 +254,7 @@ def test_nothing_but_the_routes_is_answered(half):
             assert ask(server, "/state", method)[0] == 501
 
 
-def test_every_answer_is_guarded(half):
+def test_every_answer_has_security_headers(half):
     with serving(half.path) as server:
         for path in ("/", "/state", "/nowhere"):
             headers = ask(server, path)[1]
@@ -239,39 +267,39 @@ def test_every_answer_is_guarded(half):
         assert ask(server, "/state", "POST")[1]["X-Content-Type-Options"] == "nosniff"
 
 
-def test_a_folder_that_vanishes_is_told_and_may_come_back(half, tmp_path):
+def test_a_removed_folder_is_an_error_until_it_is_back(half, tmp_path):
     with serving(half.path) as server:
         half.path.rename(tmp_path / "moved")
         code, _, text = ask(server, "/state")
         assert code == 500
-        assert "holds no sweep" in text
+        assert "has no results of a sweep" in text
         assert "\n" not in text
         (tmp_path / "moved").rename(half.path)
         assert ask(server, "/state")[0] == 200
 
 
-def test_bad_places_are_said_in_one_line(half, tmp_path):
+def test_bad_addresses_and_folders_raise_an_error(half, tmp_path):
     with (
         serving(half.path) as server,
-        pytest.raises(InputError, match=r"port \d+ .*choose another with --port"),
+        pytest.raises(InputError, match=r"port \d+ .*choose another port with --port"),
     ):
         serve.serve(half.path, port=server.server_port)
     with pytest.raises(InputError, match="there is no port 70000"):
         serve.serve(half.path, port=70000)
     with pytest.raises(InputError, match=r"cannot listen at 203\.0\.113\.7"):
         serve.serve(half.path, host="203.0.113.7", port=0)
-    with pytest.raises(InputError, match="holds no sweep"):
+    with pytest.raises(InputError, match="has no results of a sweep"):
         serve.serve(tmp_path / "missing", port=0)
 
 
-def test_it_tells_its_address_and_ends_with_ctrl_c(half):
-    # Where tests run in the background Ctrl-C is ignored, unless a process says otherwise.
+def test_it_prints_its_address_and_ends_with_ctrl_c(half):
+    # A process in the background ignores Ctrl-C unless it asks for it.
     code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     code += f"from recombine.reporting.serve import serve; serve({str(half.path)!r}, port=0)"
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen([sys.executable, "-u", "-c", code], text=True, **pipes)
-    told = process.stdout.readline()
-    address = told.split(" is shown at ")[1].split()[0]
+    line = process.stdout.readline()
+    address = line.split(" at ")[1].split()[0]
     with urllib.request.urlopen(f"{address}state") as answer:
         assert json.load(answer)["runs"] == 4
     process.send_signal(signal.SIGINT)
@@ -279,20 +307,20 @@ def test_it_tells_its_address_and_ends_with_ctrl_c(half):
     assert (process.returncode, out, err) == (0, "", "")
 
 
-def test_ready_is_told_the_address(half, capsys):
-    told = []
+def test_ready_is_called_with_the_address(half, capsys):
+    addresses = []
 
     def ready(address):
-        told.append(address)
+        addresses.append(address)
         raise KeyboardInterrupt
 
     serve.serve(half.path, host="localhost", port=0, ready=ready)
-    assert told[0].startswith("http://localhost:")
+    assert addresses[0].startswith("http://localhost:")
     assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.browser
-def test_the_page_words_durations_as_the_terminal_does(chromium, half):
+def test_the_page_formats_durations_like_the_terminal(chromium, half):
     page = chromium.new_page()
     with serving(half.path) as server:
         page.goto(server.address)
@@ -301,12 +329,12 @@ def test_the_page_words_durations_as_the_terminal_does(chromium, half):
 
 
 @pytest.mark.browser
-def test_the_page_follows_the_sweep_by_itself(chromium, half, rows):
+def test_the_page_updates_itself(chromium, half, rows):
     now = {"runs": 2, "phase": "training", "step": 10, "num_steps": 20, "score": 0.25}
     status = Status(half.path, runs=4, reused=0)
-    status.now = {0: now}
+    status.chunks = {0: now}
     status.write(
-        now=True,
+        immediately=True,
         finished=2,
         left=5430.0,
         rate=9500.0,
@@ -315,12 +343,13 @@ def test_the_page_follows_the_sweep_by_itself(chromium, half, rows):
     )
     half.note(title=EVIL)
     page = chromium.new_page()
-    trouble, requests = [], []
-    page.on("console", lambda message: trouble.append(message.text))
-    page.on("pageerror", lambda error: trouble.append(str(error)))
-    page.on("dialog", lambda dialog: trouble.append(dialog.message))
+    errors = []
+    requests = []
+    page.on("console", lambda message: errors.append(message.text))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("dialog", lambda dialog: errors.append(dialog.message))
     page.on("request", lambda request: requests.append(request.url))
-    with held(half.path), serving(half.path) as server:
+    with write_lock(half.path), serving(half.path) as server:
         page.goto(server.address)
         page.locator(".chart").nth(1).locator(".xtick text").first.wait_for(timeout=20_000)
         text = page.locator("body").inner_text()
@@ -344,22 +373,22 @@ def test_the_page_follows_the_sweep_by_itself(chromium, half, rows):
         points = page.locator(".cartesianlayer .point").count()
 
         half.append(rows[rows["seed"] == 1])
-        status.now = {}
-        status.write(now=True, state="finished", finished=4, failures=[])
+        status.chunks = {}
+        status.write(immediately=True, state="finished", finished=4, failures=[])
         page.locator("tbody tr").nth(3).wait_for(timeout=20_000)
-        page.wait_for_function(
-            f"document.querySelectorAll('.cartesianlayer .point').length > {points}", timeout=20_000
-        )
+        # Not `wait_for_function`: the security headers forbid the `eval` of its second attempt.
+        new_point = page.locator(".cartesianlayer .point").nth(points)
+        new_point.wait_for(state="attached", timeout=20_000)
         assert page.title() == f"100% {EVIL}"
         assert page.locator(".percent").inner_text() == "100%"
         assert not page.locator("#problems").is_visible()
         assert page.locator(".js-plotly-plot").count() == 2
         assert page.evaluate("document.querySelector('.chart').mark"), (
-            "figures are changed in place"
+            "figures are updated in place"
         )
         scores = [float(cell) for cell in page.locator("tbody td:last-child").all_inner_texts()]
-        assert scores == sorted(scores, reverse=True), "the order that was chosen is kept"
-        assert trouble == []
+        assert scores == sorted(scores, reverse=True), "the user's sorting is kept"
+        assert errors == []
         assert all(url.startswith(server.address) or url == "data:," for url in requests), requests
     page.locator("#lost").wait_for(timeout=20_000)
     assert "Connection lost" in page.locator("#lost").inner_text()

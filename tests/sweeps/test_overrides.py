@@ -13,13 +13,13 @@ from recombine.parts.field_checks import check
 from recombine.parts.models.mlp import MLP
 from recombine.parts.recipes.paper import Paper
 from recombine.parts.supports.listed import Listed
-from recombine.sweeps.overrides import apply, reseed, value
+from recombine.sweeps.overrides import apply, parse_value, reseed
 from recombine.sweeps.run import Run, sweep
 
 
 @dataclass(frozen=True)
 class Flipped:
-    """An encoding of the user's own, with a field of every plain kind."""
+    """An encoding of the user, with a field of every plain type."""
 
     upside_down: bool = True
     name: str = "flipped"
@@ -41,7 +41,7 @@ class Flipped:
 
 @dataclass(frozen=True)
 class Counted:
-    """A diagnostic of the user's own."""
+    """A diagnostic of the user."""
 
     bins: tuple[int, ...] = (1, 2)
     label: str = "Counted"
@@ -50,12 +50,12 @@ class Counted:
         return {}
 
 
-OWN = {"encoding": {"Flipped": Flipped}, "diagnostic": {"Counted": Counted}}
+USER_PARTS = {"encoding": {"Flipped": Flipped}, "diagnostic": {"Counted": Counted}}
 
 
-def one(*settings, run=Run()):  # noqa: B008
-    (found,) = apply([run], settings, OWN)
-    return found
+def changed(*settings, run=Run()):  # noqa: B008
+    (result,) = apply([run], settings, USER_PARTS)
+    return result
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def one(*settings, run=Run()):  # noqa: B008
         ("encoding=Flipped(upside_down=False)", Run(encoding=Flipped(upside_down=False))),
     ],
 )
-def test_every_form(setting, run):
-    assert one(setting) == run
+def test_every_form_of_a_setting(setting, run):
+    assert changed(setting) == run
 
 
 @pytest.mark.parametrize(
@@ -117,41 +117,43 @@ def test_every_form(setting, run):
         ("encoding.signs=-1,-1", Flipped(signs=(-1, -1))),
     ],
 )
-def test_fields_of_a_users_own_part(setting, encoding):
-    assert one(setting, run=Run(encoding=Flipped())).encoding == encoding
+def test_fields_of_a_users_part(setting, encoding):
+    assert changed(setting, run=Run(encoding=Flipped())).encoding == encoding
 
 
-def test_whole_numbers_become_floats_where_they_should():
-    found = one("recipe.learning_rate=1").recipe.learning_rate
-    assert (found, type(found)) == (1.0, float)
+def test_whole_numbers_become_floats_where_the_field_is_a_float():
+    learning_rate = changed("recipe.learning_rate=1").recipe.learning_rate
+    assert (learning_rate, type(learning_rate)) == (1.0, float)
 
 
-def test_later_settings_reach_into_parts_that_earlier_ones_put_there():
-    assert one("encoding=FewShot", "encoding.num_pairs=20").encoding == FewShot(20)
-    assert one("seed=1", "seed=2").seed == 2
+def test_a_setting_may_change_a_field_of_a_part_that_an_earlier_one_set():
+    assert changed("encoding=FewShot", "encoding.num_pairs=20").encoding == FewShot(20)
+    assert changed("seed=1", "seed=2").seed == 2
 
 
 def test_settings_are_applied_together():
-    # Neither order would do one at a time: 1000 steps are no multiple of 3, nor are 30 steps one of 4.
+    # One after the other would fail in either order: 1000 is no multiple of 3, and 30 none of 4.
     assert (
-        one("num_steps=30", "num_evals=3").num_steps,
-        one("num_evals=3", "num_steps=30").num_evals,
+        changed("num_steps=30", "num_evals=3").num_steps,
+        changed("num_evals=3", "num_steps=30").num_evals,
     ) == (30, 3)
-    assert one("family.num_hot=10", "family.num_modules=16").family == Hyperteacher(16, 10)
+    assert changed("family.num_hot=10", "family.num_modules=16").family == Hyperteacher(16, 10)
 
 
 def test_a_setting_may_apply_to_some_runs_only():
     runs = sweep(Run(), encoding=[Identity(), FewShot(), FewShot(30)])
-    found = apply(runs, ["encoding.num_pairs=20"])
-    assert [run.encoding for run in found] == [Identity(), FewShot(20)]
+    changed_runs = apply(runs, ["encoding.num_pairs=20"])
+    assert [run.encoding for run in changed_runs] == [Identity(), FewShot(20)]
     with pytest.raises(InputError, match=r"Identity has no field 'num_pairs'"):
         apply(runs[:1], ["encoding.num_pairs=20"])
 
 
 def test_runs_that_become_equal_are_kept_once_and_in_order():
     runs = sweep(Run(), encoding=[Orthogonal(), Identity()], seed=range(3))
-    found = apply(runs, ["seed=7"])
-    assert found == [Run(encoding=Orthogonal(), seed=7), Run(encoding=Identity(), seed=7)]
+    assert apply(runs, ["seed=7"]) == [
+        Run(encoding=Orthogonal(), seed=7),
+        Run(encoding=Identity(), seed=7),
+    ]
     assert apply(runs, []) == runs
 
 
@@ -169,20 +171,26 @@ def test_runs_that_become_equal_are_kept_once_and_in_order():
             "encoding=FewShot(num_pair=20)",
             "FewShot has no field 'num_pair': did you mean num_pairs",
         ),
-        ("encoding=FewShot(20)", r"cannot read 'FewShot\(20\)': write FewShot\(field=value"),
-        ("encoding=FewShot(num_pairs=)", "cannot read"),
-        ("encoding=FewShot(num_pairs=open)", "cannot read"),
+        ("encoding=FewShot(20)", r"cannot parse 'FewShot\(20\)': write FewShot\(field=value"),
+        ("encoding=FewShot(num_pairs=)", "cannot parse"),
+        ("encoding=FewShot(num_pairs=open)", "cannot parse"),
         ("encoding=FewShot(num_pairs=20", "there is no encoding"),
         ("encoding=FewShot(num_pairs=0)", r"FewShot\.num_pairs must be at least 1"),
-        ("diagnostics=LinearDecodability,,", "cannot read"),
-        ("diagnostics=LinearDecodability(", "cannot read"),
+        ("diagnostics=LinearDecodability,,", "cannot parse"),
+        ("diagnostics=LinearDecodability(", "cannot parse"),
         ("diagnostics=Linear", "there is no diagnostic 'Linear'"),
         ("seed=three", r"Run\.seed must be a whole number, got 'three'"),
         ("seed=1.5", r"Run\.seed must be a whole number"),
         ("seed=", r"Run\.seed must be a whole number, got ''"),
         ("seed=true", r"Run\.seed must be a whole number, got True"),
-        ("model.widths=256,wide", r"MLP\.widths must be whole numbers, 128,128 say"),
-        ("model.widths=", r"MLP\.widths must be whole numbers, 128,128 say"),
+        (
+            "model.widths=256,wide",
+            r"MLP\.widths must be a tuple of whole numbers, for example \(128, 128\)",
+        ),
+        (
+            "model.widths=",
+            r"MLP\.widths must be a tuple of whole numbers, for example \(128, 128\)",
+        ),
         ("model.widths=0", r"MLP\.widths must all be at least 1"),
         (
             "family.weights=binary",
@@ -192,33 +200,32 @@ def test_runs_that_become_equal_are_kept_once_and_in_order():
         ("frac_test=nan", r"Run\.frac_test must be a number"),
         ("num_steps=__import__('os')", r"Run\.num_steps must be a whole number"),
         ("num_evals=3", "num_steps=1000 must be a multiple of num_evals=3"),
-        ("seed", r"a setting reads field=value, .* got 'seed'"),
-        ("=3", "a setting reads field=value"),
-        ("", "a setting reads field=value"),
+        ("seed", r"a setting must have the form field=value, .* got 'seed'"),
+        ("=3", "a setting must have the form field=value"),
+        ("", "a setting must have the form field=value"),
     ],
 )
-def test_mistakes_are_told_with_what_was_probably_meant(setting, message):
+def test_messages_suggest_what_was_probably_meant(setting, message):
     with pytest.raises(InputError, match=message):
-        one(setting)
+        changed(setting)
 
 
-def test_a_users_part_is_only_known_where_it_is_given():
+def test_a_users_part_must_be_passed():
     with pytest.raises(InputError, match="there is no encoding 'Flipped'"):
         apply([Run()], ["encoding=Flipped"])
 
 
 def test_values_follow_the_annotation():
-    assert value("true", bool, {}) is True
-    assert value("False", bool, {}) is False
-    assert value("true", str, {}) == "true"
-    assert value("1e-3", float, {}) == 0.001
-    assert value("-3", int, {}) == -3
+    assert parse_value("true", bool, {}) is True
+    assert parse_value("False", bool, {}) is False
+    assert parse_value("true", str, {}) == "true"
+    assert parse_value("1e-3", float, {}) == 0.001
+    assert parse_value("-3", int, {}) == -3
 
 
 def test_reseeding_replaces_the_seeds_of_a_sweep():
     runs = sweep(Run(), encoding=[Identity(), FewShot()], seed=[4, 5, 6])
-    found = reseed(runs, 2)
-    assert [(run.encoding, run.seed) for run in found] == [
+    assert [(run.encoding, run.seed) for run in reseed(runs, 2)] == [
         (Identity(), 0),
         (Identity(), 1),
         (FewShot(), 0),

@@ -13,9 +13,10 @@ from recombine.parts.diagnostics.linear_decodability import LinearDecodability
 from recombine.parts.encodings.few_shot import FewShot
 from recombine.parts.encodings.identity import Identity
 from recombine.parts.encodings.interval_shuffle import IntervalShuffle
+from recombine.parts.families.chain import Chain
 from recombine.parts.families.hyperteacher import Hyperteacher
 from recombine.parts.families.preference_grid import PreferenceGrid
-from recombine.parts.field_checks import hints, is_knob
+from recombine.parts.field_checks import field_types, is_knob
 from recombine.parts.models.mlp import MLP
 from recombine.parts.models.transformer import Transformer
 from recombine.parts.recipes.fast import EARLIER_DEFAULT, Fast
@@ -30,8 +31,8 @@ from recombine.sweeps.run import (
     identity,
     knobs,
     paper,
-    put,
-    restore,
+    replace_fields,
+    restore_knobs,
     structure,
     sweep,
     to_json,
@@ -40,12 +41,12 @@ from recombine.sweeps.run import (
 PARTS = {name: cls for classes in discovery.parts().values() for name, cls in classes.items()} | {
     "Run": Run
 }
-OWN_PART = '''
+USER_PART = '''
 from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Doubled:
-    """An encoding of the user's own."""
+    """An encoding of the user."""
     factor: float = 2.0
     def num_tokens(self, family):
         return 0
@@ -57,27 +58,32 @@ class Doubled:
 
 
 def every_run():
-    """A run for every part of ours, each in its place."""
+    """A run for every built-in part."""
     yield Run()
     for kind, classes in discovery.parts().items():
         for cls in classes.values():
-            yield (
-                Run(diagnostics=(cls(),)) if kind == "diagnostic" else with_part(Run(), kind, cls())
-            )
+            if kind == "diagnostic":
+                family = Chain() if getattr(cls, "needs_graph", False) else Hyperteacher()
+                yield Run(family, diagnostics=(cls(),))
+            else:
+                yield with_part(Run(), kind, cls())
 
 
 def with_part(run, kind, part):
-    """The run with another part; where points come in episodes, with so many of them."""
-    points = (
-        dict.fromkeys(("num_points", "num_eval_points"), part.horizon)
-        if hasattr(part, "horizon")
-        else {}
-    )
-    return dataclasses.replace(run, **{kind: part}, **points)
+    """The run with another part; for a family of episodes, with one episode of points.
+
+    A part that reads the steps or a view of a task has a family that has them.
+    """
+    changes = {kind: part}
+    if kind != "family" and (getattr(part, "needs_nodes", False) or hasattr(part, "view")):
+        changes["family"] = Chain()
+    if hasattr(part, "horizon"):
+        changes |= {"num_points": part.horizon, "num_eval_points": part.horizon}
+    return dataclasses.replace(run, **changes)
 
 
-def others(value, hint):
-    """Candidates for another value of a field; some of them may not be valid."""
+def other_values(value, hint):
+    """Candidates for another value of a field; some may not be valid."""
     if typing.get_origin(hint) is Literal:
         return [item for item in typing.get_args(hint) if item != value]
     if isinstance(value, bool):
@@ -93,8 +99,8 @@ def others(value, hint):
 
 def variations(part):
     """The same part with one field changed, once for every field."""
-    for name, hint in hints(type(part)).items():
-        for other in others(getattr(part, name), hint):
+    for name, hint in field_types(type(part)).items():
+        for other in other_values(getattr(part, name), hint):
             try:
                 changed = dataclasses.replace(part, **{name: other})
             except InputError:
@@ -105,29 +111,32 @@ def variations(part):
 
 def test_structure_blanks_what_may_differ_within_one_program():
     base = Run(recipe=Fast(learning_rate=0.01))
-    free = [
+    changes = [
         {"seed": 3},
         {"support": Balanced()},
         {"frac_test": 0.5},
         {"recipe": Fast(0.5, weight_decay=0.1)},
     ]
-    alike = [dataclasses.replace(base, **fields) for fields in free]
-    different = [
+    same_structure = [dataclasses.replace(base, **fields) for fields in changes]
+    other_structure = [
         Run(model=MLP(widths=(128, 128))),
         Run(num_steps=2000),
         Run(encoding=FewShot()),
-        *(Run(recipe=recipe) for recipe in (Fast(ema=0.9), Fast(final=0.5), Paper())),
+        Run(recipe=Fast(ema=0.9)),
+        Run(recipe=Fast(final=0.5)),
+        Run(recipe=Paper()),
         Run(family=Hyperteacher(num_modules=9)),
-        *(Run(diagnostics=diagnostics) for diagnostics in ((), (LinearDecodability(l2=1.0),))),
+        Run(diagnostics=()),
+        Run(diagnostics=(LinearDecodability(l2=1.0),)),
     ]
-    assert {structure(run) for run in alike} == {structure(base)}
-    assert len({structure(run) for run in [base, *different]}) == 1 + len(different)
+    assert {structure(run) for run in same_structure} == {structure(base)}
+    assert len({structure(run) for run in [base, *other_structure]}) == 1 + len(other_structure)
 
 
 def test_every_field_but_knobs_seed_and_support_is_structure():
     for name, changed in variations(Run()):
-        free = name in ("seed", "support", "frac_test")
-        assert (structure(changed) == structure(Run())) == free, name
+        may_differ = name in ("seed", "support", "frac_test")
+        assert (structure(changed) == structure(Run())) == may_differ, name
 
 
 def test_knobs_are_taken_out_and_put_back():
@@ -140,7 +149,7 @@ def test_knobs_are_taken_out_and_put_back():
     }
     blank = structure(run)
     assert (blank.recipe.learning_rate, blank.frac_test, blank.seed, blank.support) == (None,) * 4
-    back = restore(blank, values)
+    back = restore_knobs(blank, values)
     assert back.recipe == run.recipe
     assert (back.family, back.model, back.encoding, back.num_steps) == (
         run.family,
@@ -149,7 +158,7 @@ def test_knobs_are_taken_out_and_put_back():
         1000,
     )
     assert structure(back) == blank
-    # Nothing of the original was touched on the way.
+    # The original run is unchanged.
     assert run == Run(recipe=Fast(learning_rate=0.01, weight_decay=0.3), seed=5, frac_test=0.4)
 
 
@@ -164,18 +173,18 @@ def test_knobs_of_every_part_are_found():
         expected = {
             f"{kind}.{name}"
             for kind, part in parts.items()
-            for name, hint in hints(type(part)).items()
+            for name, hint in field_types(type(part)).items()
             if is_knob(hint)
         }
         assert {name for name in knobs(run) if name.partition(".")[0] in parts} == expected
 
 
-def test_the_identity_tells_all_runs_apart():
-    seen = {}
+def test_different_runs_have_different_identities():
+    runs_by_identity = {}
     runs = dict.fromkeys(every_run())
     for run in list(runs):
         runs |= dict.fromkeys(changed for _, changed in variations(run))
-        for name in hints(Run):
+        for name in field_types(Run):
             part = getattr(run, name)
             if name == "diagnostics":
                 runs |= dict.fromkeys(
@@ -186,16 +195,16 @@ def test_the_identity_tells_all_runs_apart():
             elif dataclasses.is_dataclass(part):
                 runs |= dict.fromkeys(with_part(run, name, new) for _, new in variations(part))
     for run in runs:
-        seen.setdefault(identity(run), []).append(run)
-    assert all(len(alike) == 1 for alike in seen.values())
+        runs_by_identity.setdefault(identity(run), []).append(run)
+    assert all(len(equal_runs) == 1 for equal_runs in runs_by_identity.values())
     assert len(runs) > 80
 
 
 @pytest.mark.parametrize("cls", PARTS.values(), ids=PARTS)
-def test_no_field_escapes_that_check(cls):
+def test_that_check_changes_every_field(cls):
     changed = {name for name, _ in variations(cls())}
-    parts = {name for name in hints(cls) if dataclasses.is_dataclass(getattr(cls(), name))}
-    assert changed | parts == set(hints(cls))
+    parts = {name for name in field_types(cls) if dataclasses.is_dataclass(getattr(cls(), name))}
+    assert changed | parts == set(field_types(cls))
 
 
 def test_equal_runs_have_equal_identities():
@@ -213,14 +222,14 @@ def test_equal_runs_have_equal_identities():
 
 
 def test_equal_parts_of_a_user_have_equal_identities(tmp_path):
-    # Nothing checks or tidies their fields.
-    cls = own_part(
+    # No __post_init__ checks or converts their fields.
+    cls = load_part(
         tmp_path,
-        OWN_PART.replace("factor: float = 2.0", "factor: float = 2.0\n    free: object = None"),
+        USER_PART.replace("factor: float = 2.0", "factor: float = 2.0\n    free: object = None"),
     )
-    for same in ([1, 1.0, True, np.float64(1), np.int8(1)], [0, 0.0, -0.0, False]):
+    for equal_values in ([1, 1.0, True, np.float64(1), np.int8(1)], [0, 0.0, -0.0, False]):
         for name in ("factor", "free"):
-            parts = [cls(**{name: value}) for value in same]
+            parts = [cls(**{name: value}) for value in equal_values]
             assert all(part == parts[0] for part in parts)
             assert len({identity(Run(encoding=part)) for part in parts}) == 1
     different = [None, 1, 2, 1.5, "1", "None", (), (1,), (1, 2), ((1,), 2), Identity(), cls()]
@@ -229,33 +238,31 @@ def test_equal_parts_of_a_user_have_equal_identities(tmp_path):
 
 @pytest.mark.parametrize("value", [{"a": 1}, np.zeros(2), abs, 1j], ids=str)
 def test_what_cannot_be_hashed_is_refused(value, tmp_path):
-    cls = own_part(tmp_path, OWN_PART)
-    with pytest.raises(InputError, match="a part's fields are numbers, texts"):
+    cls = load_part(tmp_path, USER_PART)
+    with pytest.raises(InputError, match="a field of a part must be a number, text"):
         identity(Run(encoding=cls(value)))
 
 
 @pytest.mark.parametrize("name", ["part", "code"])
 def test_names_of_fields_that_would_hide_the_code_are_refused(name, tmp_path):
-    cls = own_part(tmp_path, OWN_PART.replace("factor", name))
-    with pytest.raises(InputError, match=f"Doubled has a field {name}, a name that is taken"):
+    cls = load_part(tmp_path, USER_PART.replace("factor", name))
+    with pytest.raises(InputError, match=f"Doubled has a field '{name}', which is a reserved name"):
         identity(Run(encoding=cls()))
 
 
 def test_the_order_of_fields_does_not_matter():
-    fields, told = (
-        [("a", int, dataclasses.field(default=1)), ("b", int, dataclasses.field(default=2))],
-        [],
-    )
+    fields = [("a", int, dataclasses.field(default=1)), ("b", int, dataclasses.field(default=2))]
+    texts = []
     for order in (fields, fields[::-1]):
         cls = dataclasses.make_dataclass("Own", order, frozen=True)
         cls.__module__ = "recombine.own"
-        told.append(json.dumps(to_json(cls()), sort_keys=True))
-    assert told[0] == told[1]
+        texts.append(json.dumps(to_json(cls()), sort_keys=True))
+    assert texts[0] == texts[1]
 
 
 def test_identities_stay_what_they_are():
-    # Tables hold them: whoever changes how they are made loses all rows.
-    assert NUMERICS == 3, "after a change of NUMERICS all identities are new: write them here"
+    # Stored rows are found by their identities: a change here would train everything again.
+    assert NUMERICS == 3, "a new value of NUMERICS changes all identities: update them here"
     transformer = Transformer(num_layers=1, d_model=32, num_heads=4, d_ff=64)
     grid = PreferenceGrid(num_modules=6, num_hot=2, num_features=8, observation="compact")
     points = {"num_points": 8, "num_eval_points": 8}
@@ -270,36 +277,37 @@ def test_identities_stay_what_they_are():
 
 
 def test_a_field_that_was_added_later_is_hashed_where_it_differs_from_the_value_before():
-    # Fast had no vector_rate: vectors learned at the rate of matrices. IntervalShuffle moved zeros.
+    # At first Fast had no vector_rate (vectors and matrices learned at one rate), and
+    # IntervalShuffle had no keep_zero (it moved zeros, too).
     before = Run(recipe=Fast(0.05, 0.02, vector_rate=1.0), encoding=IntervalShuffle())
     text = json.loads(json.dumps(to_json(before)))
     for part, name in (("recipe", "vector_rate"), ("encoding", "keep_zero")):
-        del text[part][name]  # as it was saved before the fields were there
-    known = {cls.__name__: cls for cls in (Run, Fast, IntervalShuffle, *PARTS.values())}
-    assert from_json(text, known) == before
-    assert identity(from_json(text, known)) == identity(before)
+        del text[part][name]  # as it was saved before the field was added
+    assert from_json(text, PARTS) == before
+    assert identity(from_json(text, PARTS)) == identity(before)
     assert identity(before) == "585eec5fcfce51e9"
-    others = (Fast(0.05, 0.02, vector_rate=0.5), Fast(0.05, 0.02)), IntervalShuffle(keep_zero=True)
-    found = {identity(dataclasses.replace(before, recipe=recipe)) for recipe in others[0]}
-    found |= {identity(before), identity(dataclasses.replace(before, encoding=others[1]))}
-    assert len(found) == 4
-    assert Fast(0.05, 0.02).vector_rate != 1.0, (
-        "a default of today may differ from the value before"
-    )
+    different = [
+        before,
+        dataclasses.replace(before, recipe=Fast(0.05, 0.02, vector_rate=0.5)),
+        dataclasses.replace(before, recipe=Fast(0.05, 0.02)),
+        dataclasses.replace(before, encoding=IntervalShuffle(keep_zero=True)),
+    ]
+    assert len({identity(run) for run in different}) == 4
+    assert Fast(0.05, 0.02).vector_rate != 1.0, "the default may differ from the earlier value"
 
 
-def own_part(tmp_path, text, name="mine.py"):
+def load_part(tmp_path, text, name="mine.py"):
     (tmp_path / name).write_text(text)
     return user_files.load(tmp_path / name).Doubled
 
 
-def test_the_identity_of_a_users_part_is_that_of_its_code(tmp_path):
-    original = own_part(tmp_path, OWN_PART)
-    noted = "# Mine.\n" + OWN_PART.replace("self.factor * task", "(self.factor  *  task)  # 2 z")
-    commented = own_part(tmp_path, noted, "commented.py")
-    renamed = own_part(tmp_path, OWN_PART, "another_name.py")
-    changed = own_part(
-        tmp_path, OWN_PART.replace("self.factor * task", "self.factor + task"), "changed.py"
+def test_the_identity_of_a_users_part_depends_on_its_code(tmp_path):
+    original = load_part(tmp_path, USER_PART)
+    text = "# Mine.\n" + USER_PART.replace("self.factor * task", "(self.factor  *  task)  # 2 z")
+    commented = load_part(tmp_path, text, "commented.py")
+    renamed = load_part(tmp_path, USER_PART, "another_name.py")
+    changed = load_part(
+        tmp_path, USER_PART.replace("self.factor * task", "self.factor + task"), "changed.py"
     )
     first = identity(Run(encoding=original()))
     assert identity(Run(encoding=renamed())) == first
@@ -308,9 +316,9 @@ def test_the_identity_of_a_users_part_is_that_of_its_code(tmp_path):
     assert identity(Run(encoding=original(factor=3.0))) != first
 
 
-def test_a_users_part_is_never_taken_for_ours(tmp_path):
+def test_a_users_part_with_a_name_of_ours_has_another_identity(tmp_path):
     (tmp_path / "identity_of_mine.py").write_text(
-        OWN_PART.replace("Doubled", "Identity").replace("factor: float = 2.0", "")
+        USER_PART.replace("Doubled", "Identity").replace("factor: float = 2.0", "")
     )
     mine = user_files.load(tmp_path / "identity_of_mine.py").Identity
     assert identity(Run(encoding=mine())) != identity(Run(encoding=Identity()))
@@ -331,7 +339,7 @@ def test_a_sweep_is_a_product_with_the_last_axis_fastest():
 
 
 def test_axes_are_changed_together():
-    # One after the other would pass through runs that are not valid: 1000 steps in 3 evaluations, 10 of 8 modules.
+    # One after the other would make invalid runs: 3 evaluations of 1000 steps, 10 of 8 modules.
     (run,) = sweep(
         Run(), num_evals=[3], num_steps=[30], family__num_hot=[10], family__num_modules=[16]
     )
@@ -350,23 +358,23 @@ def test_axes_are_changed_together():
         ("model.width", "MLP has no field 'width': did you mean widths"),
         ("encoding.num_pairs", "Identity has no field 'num_pairs': there are none"),
         ("model.widths.first", "tuple has no field 'first': there are none"),
-        ("zzz", "Run has no field 'zzz': there are .*encoding, .*support"),
+        ("zzz", "Run has no field 'zzz': choose from .*encoding, .*support"),
     ],
 )
-def test_unknown_fields_are_answered_with_the_nearest_name(path, message):
+def test_the_message_for_an_unknown_field_suggests_the_nearest_name(path, message):
     with pytest.raises(InputError, match=message):
-        put(Run(), {path: 1})
+        replace_fields(Run(), {path: 1})
 
 
-def test_put_leaves_everything_else_alone():
+def test_replace_fields_changes_nothing_else():
     run = Run(seed=3)
-    assert put(run, {"model.widths": (9,), "num_tasks": 5}) == Run(
+    assert replace_fields(run, {"model.widths": (9,), "num_tasks": 5}) == Run(
         seed=3, model=MLP(widths=(9,)), num_tasks=5
     )
     assert run == Run(seed=3)
 
 
-def test_json_brings_every_run_back():
+def test_every_run_survives_json():
     for run in [
         *every_run(),
         paper(),
@@ -378,12 +386,12 @@ def test_json_brings_every_run_back():
         assert identity(back) == identity(run)
 
 
-def test_json_holds_values_as_they_are(tmp_path):
-    cls = own_part(
+def test_json_keeps_values_and_their_types(tmp_path):
+    cls = load_part(
         tmp_path,
-        OWN_PART.replace("factor: float = 2.0", "factor: float = 2.0\n    free: object = None"),
+        USER_PART.replace("factor: float = 2.0", "factor: float = 2.0\n    free: object = None"),
     )
-    for value, told in (
+    for value, text in (
         (True, "true"),
         (1, "1"),
         (1.0, "1.0"),
@@ -391,22 +399,22 @@ def test_json_holds_values_as_they_are(tmp_path):
         ([1, (2.0,)], "[1, [2.0]]"),
     ):
         assert json.dumps(to_json(cls(value, value))).endswith(
-            f'"factor": {told}, "free": {told}}}'
+            f'"factor": {text}, "free": {text}}}'
         )
     assert to_json(cls(np.float64(0.5), np.int8(3)))["free"] == 3
 
 
-def test_a_flag_stays_a_flag(tmp_path):
-    cls = own_part(tmp_path, OWN_PART.replace("factor: float = 2.0", "flag: bool | None = True"))
-    told = [identity(Run(encoding=cls(flag))) for flag in (True, np.True_, 1, None, False)]
-    assert told[0] == told[1] == told[2]
-    assert len(set(told)) == 3
+def test_equal_flags_have_equal_identities(tmp_path):
+    cls = load_part(tmp_path, USER_PART.replace("factor: float = 2.0", "flag: bool | None = True"))
+    identities = [identity(Run(encoding=cls(flag))) for flag in (True, np.True_, 1, None, False)]
+    assert identities[0] == identities[1] == identities[2]
+    assert len(set(identities)) == 3
 
 
 def test_json_of_unknown_parts_is_refused(tmp_path):
-    cls = own_part(tmp_path, OWN_PART)
+    cls = load_part(tmp_path, USER_PART)
     value = json.loads(json.dumps(to_json(Run(encoding=cls(factor=3)))))
-    with pytest.raises(InputError, match="'Doubled' is not known here"):
+    with pytest.raises(InputError, match="unknown part 'Doubled'"):
         from_json(value, PARTS)
     assert from_json(value, PARTS | {"Doubled": cls}).encoding == cls(factor=3)
 
@@ -414,40 +422,43 @@ def test_json_of_unknown_parts_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        *(
-            ({"frac_test": value}, "frac_test must lie strictly between 0 and 1")
-            for value in (0, 1, -1, 2, math.nan)
-        ),
+        ({"frac_test": 0}, "frac_test must be greater than 0 and less than 1"),
+        ({"frac_test": 1}, "frac_test must be greater than 0 and less than 1"),
+        ({"frac_test": -1}, "frac_test must be greater than 0 and less than 1"),
+        ({"frac_test": 2}, "frac_test must be greater than 0 and less than 1"),
+        ({"frac_test": math.nan}, "frac_test must be greater than 0 and less than 1"),
         ({"num_steps": 10, "num_evals": 3}, "num_steps=10 must be a multiple of num_evals=3"),
-        *(
-            ({name: 0}, rf"Run\.{name} must be at least")
-            for name in ("num_steps", "num_evals", "num_tasks", "num_points")
-        ),
-        *(
-            ({name: -4}, rf"Run\.{name} must be at least")
-            for name in ("num_steps", "num_eval_tasks", "seed")
-        ),
+        ({"num_steps": 0}, r"Run\.num_steps must be at least"),
+        ({"num_evals": 0}, r"Run\.num_evals must be at least"),
+        ({"num_tasks": 0}, r"Run\.num_tasks must be at least"),
+        ({"num_points": 0}, r"Run\.num_points must be at least"),
+        ({"num_steps": -4}, r"Run\.num_steps must be at least"),
+        ({"num_eval_tasks": -4}, r"Run\.num_eval_tasks must be at least"),
+        ({"seed": -4}, r"Run\.seed must be at least"),
         ({"num_eval_points": 1}, r"Run\.num_eval_points must be at least 2"),
         ({"seed": 2**32}, r"seed must be below 2\*\*32"),
         ({"seed": 1.5}, r"Run\.seed must be a whole number, got 1\.5"),
         ({"num_steps": "1000"}, r"Run\.num_steps must be a whole number"),
         ({"num_tasks": True}, r"Run\.num_tasks must be a whole number, got True"),
         ({"frac_test": "half"}, r"Run\.frac_test must be a number"),
-        ({"encoding": "FewShot"}, r"Run\.encoding must be an Encoding, got 'FewShot'"),
-        ({"model": "MLP"}, r"Run\.model must be a Model"),
-        ({"family": MLP()}, r"Run\.family must be a Family"),
+        ({"encoding": "FewShot"}, r"Run\.encoding must be an encoding object, got 'FewShot'"),
+        ({"model": "MLP"}, r"Run\.model must be a model object"),
+        ({"family": MLP()}, r"Run\.family must be a family object"),
         (
             {"diagnostics": LinearDecodability()},
-            r"Run\.diagnostics must be a tuple of a Diagnostic",
+            r"Run\.diagnostics must be a tuple in which every item is a diagnostic object",
         ),
-        ({"diagnostics": (Identity(),)}, r"Run\.diagnostics must be a tuple of a Diagnostic"),
+        (
+            {"diagnostics": (Identity(),)},
+            r"Run\.diagnostics must be a tuple in which every item is a diagnostic object",
+        ),
         (
             {"diagnostics": (LinearDecodability(), LinearDecodability(num_fit=9))},
             "two diagnostics .* same columns",
         ),
     ],
 )
-def test_mistakes_are_told_by_the_fields_name(fields, message):
+def test_messages_name_the_field(fields, message):
     with pytest.raises(InputError, match=message):
         Run(**fields)
 
@@ -478,15 +489,15 @@ def test_a_run_is_described_by_flat_columns():
         assert all(
             value is None or isinstance(value, (str, int, float)) for value in columns.values()
         )
-        expected = set(hints(Run))
-        for name in hints(Run):
+        expected = set(field_types(Run))
+        for name in field_types(Run):
             part = getattr(run, name)
             if dataclasses.is_dataclass(part):
-                expected |= {f"{name}.{field}" for field in hints(type(part))}
+                expected |= {f"{name}.{field}" for field in field_types(type(part))}
         assert columns.keys() == expected
 
 
-def test_the_papers_run_is_the_papers():
+def test_paper_is_the_setup_of_the_paper():
     run = paper()
     assert (run.family, run.frac_test) == (Hyperteacher(num_modules=16, num_hot=3), 0.25)
     assert run.model.widths == (1024,) * 4

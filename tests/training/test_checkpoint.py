@@ -1,8 +1,7 @@
-"""Checkpoints inside a chunk: training that stops anywhere and goes on is training that never stopped, bit for bit."""
+"""Checkpoints: training that is killed and resumed equals uninterrupted training, bit for bit."""
 
 import dataclasses
 import itertools
-from importlib.metadata import version
 
 import jax
 import pytest
@@ -10,12 +9,13 @@ import pytest
 import recombine as rc
 from recombine.basics.errors import InputError
 from recombine.sweeps.run import identity
-from recombine.training import checkpoint, program, trainer
+from recombine.training import checkpoint, machine, program, trainer
 from recombine.training.checkpoint import Checkpoint
 from tests.tiny import TINY
-from tests.training.test_trainer import same
+from tests.training.test_trainer import assert_same
 
-# 40 steps in 4 blocks of 2 strides: a kill may come in the middle of a block and at its end.
+# 40 steps with 4 evaluations. Two strides lie between evaluations, so that a kill may come in the
+# middle or right after an evaluation.
 LONG = dataclasses.replace(TINY, num_steps=40, num_evals=4, recipe=rc.Fast(ema=0.9))
 
 
@@ -24,87 +24,87 @@ def runs() -> list[rc.Run]:
 
 
 @pytest.fixture(scope="module")
-def often():
-    """A checkpoint after every stride, of which there are two in a block."""
+def checkpoint_every_stride():
+    """A checkpoint after every stride of 5 steps."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RECOMBINE_CHECKPOINT", "0")
-        patch.setattr(checkpoint, "PRICE", float("inf"))
-        patch.setattr(program, "MAX_STRIDE", 5)
-        program.compiled.cache_clear()
+        patch.setattr(checkpoint, "MAX_TIME_FRACTION", float("inf"))
+        patch.setattr(program, "MAX_STEPS_PER_STRIDE", 5)
+        program.compile_program.cache_clear()
         yield
-    program.compiled.cache_clear()
+    program.compile_program.cache_clear()
 
 
 @pytest.fixture(scope="module")
-def whole(often):
+def uninterrupted(checkpoint_every_stride):
     return trainer.train_chunk(runs())
 
 
 class Killed(BaseException):
-    """Like a signal: nobody catches it."""
+    """Like a signal: no code catches it."""
 
 
-def train(folder, stop_at: int | None = None, **changes) -> trainer.Trained:
-    """Train the chunk, killed when so many steps are done and saved; gives also where it began."""
-    begun = []
+def train(folder, kill_at: int | None = None, **changes) -> tuple[trainer.TrainedChunk, list[int]]:
+    """Train the chunk, and kill it after `kill_at` steps. Also returns the reported steps."""
+    steps = []
 
-    def watch(progress):
+    def kill_in_time(progress):
         if progress.phase == "training":
-            begun.append(progress.step)
-        if stop_at is not None and progress.step >= stop_at:
+            steps.append(progress.step)
+        if kill_at is not None and progress.step >= kill_at:
             raise Killed
 
-    found = trainer.train_chunk(runs(), 3, watch, None, folder, **changes)
-    return found, begun
+    trained = trainer.train_chunk(runs(), 3, kill_in_time, None, folder, **changes)
+    return trained, steps
 
 
-@pytest.mark.parametrize("stops", [(5,), (10,), (15, 20), (5, 10, 15, 20, 25, 30, 35)])
-def test_training_that_was_killed_equals_training_that_was_not(whole, tmp_path, stops):
-    for stop in stops:
+@pytest.mark.parametrize("kills", [(5,), (10,), (15, 20), (5, 10, 15, 20, 25, 30, 35)])
+def test_killed_and_resumed_training_equals_uninterrupted_training(uninterrupted, tmp_path, kills):
+    for kill_at in kills:
         with pytest.raises(Killed):
-            train(tmp_path, stop)
+            train(tmp_path, kill_at)
         assert len(list(tmp_path.iterdir())) == 1
-    found, steps = train(tmp_path)
-    assert steps[0] == stops[-1] + 5, "it went on from the last checkpoint"
-    same(found, whole)
-    assert list(found.rows[0][0]) == list(whole.rows[0][0]), "the columns are in one order too"
-    assert found.seconds > 0
+    trained, steps = train(tmp_path)
+    assert steps[0] == kills[-1] + 5, "it continued from the last checkpoint"
+    assert_same(trained, uninterrupted)
+    assert list(trained.rows[0][0]) == list(uninterrupted.rows[0][0]), "the columns have one order"
+    assert trained.seconds > 0
 
 
-def test_how_steps_are_cut_into_calls_changes_no_bit(whole, monkeypatch):
-    def clock():  # a call seems to take so long that every call is one stride
-        return next(ticks)
-
+def test_how_steps_are_divided_into_calls_changes_no_bit(uninterrupted, monkeypatch):
+    # Calls seem to take so long that every call is one stride.
     ticks = itertools.count(0, 100.0)
-    seen = []
-    monkeypatch.setattr(trainer.time, "perf_counter", clock)
-    same(trainer.train_chunk(runs(), 3, lambda progress: seen.append(progress.step)), whole)
-    assert seen == [0, 5, 10, 15, 20, 25, 30, 35, 40], "every call really was one stride"
+    monkeypatch.setattr(trainer.time, "perf_counter", lambda: next(ticks))
+    steps = []
+    trained = trainer.train_chunk(runs(), 3, lambda progress: steps.append(progress.step))
+    assert_same(trained, uninterrupted)
+    assert steps == [0, 5, 10, 15, 20, 25, 30, 35, 40], "every call was one stride"
 
 
 @pytest.mark.parametrize("change", ["code", "jax", "settings", "width", "runs", "numerics"])
-def test_a_checkpoint_of_anything_else_is_not_taken(often, tmp_path, monkeypatch, change):
-    place = Checkpoint(tmp_path, runs(), 3).path
-    assert Checkpoint(tmp_path, runs(), 3).path == place
+def test_a_checkpoint_of_anything_else_is_not_used(
+    checkpoint_every_stride, tmp_path, monkeypatch, change
+):
+    path = Checkpoint(tmp_path, runs(), 3).path
+    assert Checkpoint(tmp_path, runs(), 3).path == path
     if change == "code":
-        monkeypatch.setattr(checkpoint, "of_package", lambda: "other")
+        monkeypatch.setattr(checkpoint, "hash_of_package", lambda: "other")
     if change == "jax":
-        monkeypatch.setattr(
-            checkpoint, "version", lambda name: "0.0.1" if name == "jax" else version(name)
-        )
+        monkeypatch.setattr(machine.jax, "__version__", "0.0.1")
     if change == "settings":
         jax.config.update("jax_default_matmul_precision", "highest")
     if change == "numerics":
         monkeypatch.setattr(checkpoint, "NUMERICS", -1)
-    given = runs()[:2] if change == "runs" else runs()
+    changed_runs = runs()[:2] if change == "runs" else runs()
+    width = 4 if change == "width" else 3
     try:
-        assert Checkpoint(tmp_path, given, 4 if change == "width" else 3).path != place
+        assert Checkpoint(tmp_path, changed_runs, width).path != path
     finally:
         jax.config.update("jax_default_matmul_precision", None)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "foreign", "flipped", "head"])
-def test_a_damaged_checkpoint_is_as_good_as_none(whole, tmp_path, damage):
+def test_a_damaged_checkpoint_is_ignored(uninterrupted, tmp_path, damage):
     with pytest.raises(Killed):
         train(tmp_path, 20)
     (path,) = tmp_path.iterdir()
@@ -119,71 +119,71 @@ def test_a_damaged_checkpoint_is_as_good_as_none(whole, tmp_path, damage):
             "head": data.replace(b'"at": 4', b'"at": 6', 1),
         }[damage]
     )
-    found, steps = train(tmp_path)
+    trained, steps = train(tmp_path)
     assert steps[0] == 5, "from the beginning"
-    same(found, whole)
+    assert_same(trained, uninterrupted)
 
 
-def test_the_end_is_kept_only_when_asked(whole, tmp_path):
+def test_the_end_is_a_checkpoint_only_on_request(uninterrupted, tmp_path):
     train(tmp_path / "a")
     (path,) = (tmp_path / "a").iterdir()
     assert train(tmp_path / "a")[1] == [40], "the last checkpoint is of step 35"
-    train(tmp_path / "b", leave=True)
-    found, steps = train(tmp_path / "b")
+    train(tmp_path / "b", keep_last_checkpoint=True)
+    trained, steps = train(tmp_path / "b")
     assert steps == [], "nothing is left to train"
-    same(found, whole)
+    assert_same(trained, uninterrupted)
     names = [identity(run) for run in runs()]
-    checkpoint.forget(tmp_path / "a", names[1:])
-    assert path.exists(), "a checkpoint is called by its first run"
-    checkpoint.forget(tmp_path / "a", names)
+    checkpoint.remove_checkpoints(tmp_path / "a", names[1:])
+    assert path.exists(), "a checkpoint is named after its first run"
+    checkpoint.remove_checkpoints(tmp_path / "a", names)
     assert not path.parent.exists()
-    checkpoint.forget(tmp_path / "nowhere", names)
-    checkpoint.forget(None, names)
+    checkpoint.remove_checkpoints(tmp_path / "nowhere", names)
+    checkpoint.remove_checkpoints(None, names)
 
 
 @pytest.mark.parametrize(
     "error", [OSError(28, "No space left on device"), TypeError("a key cannot be written")]
 )
-def test_what_cannot_be_saved_stops_no_training_and_spoils_no_older_one(
-    whole, tmp_path, monkeypatch, error
+def test_an_error_in_saving_stops_no_training_and_spoils_no_older_checkpoint(
+    uninterrupted, tmp_path, monkeypatch, error
 ):
     with pytest.raises(Killed):
         train(tmp_path, 10)
     (path,) = tmp_path.iterdir()
     before = path.read_bytes()
 
-    def fails(*_):
+    def fail(*_):
         raise error
 
-    monkeypatch.setattr(checkpoint, "replace", fails)
-    found, _ = train(tmp_path)
-    same(found, whole)
+    monkeypatch.setattr(checkpoint, "write_atomically", fail)
+    trained, _ = train(tmp_path)
+    assert_same(trained, uninterrupted)
     assert path.read_bytes() == before
 
 
-def test_a_chunk_says_where_it_goes_on(whole, tmp_path):
+def test_a_resumed_chunk_reports_where_it_continues(uninterrupted, tmp_path):
     with pytest.raises(Killed):
         train(tmp_path, 10)
-    seen = []
-    trainer.train_chunk(runs(), 3, seen.append, None, tmp_path)
-    assert [(one.phase, one.step) for one in seen[:3]] == [
+    reports = []
+    trainer.train_chunk(runs(), 3, reports.append, None, tmp_path)
+    assert [(progress.phase, progress.step) for progress in reports[:3]] == [
         ("compiling", 0),
         ("resuming", 10),
         ("training", 15),
     ]
 
 
-def test_checkpoints_cost_a_tenth_of_the_time_at_most(tmp_path, monkeypatch):
+def test_checkpoints_take_at_most_a_tenth_of_the_time(tmp_path, monkeypatch):
     monkeypatch.setenv("RECOMBINE_CHECKPOINT", "30")
-    monkeypatch.setattr(checkpoint, "PRICE", 0.1)
-    one = Checkpoint(tmp_path, runs(), 3)
+    monkeypatch.setattr(checkpoint, "MAX_TIME_FRACTION", 0.1)
+    large = Checkpoint(tmp_path, runs(), 3)
     now = iter([100.0, 108.0, 110.0, 187.9, 188.1])
     monkeypatch.setattr(checkpoint.time, "perf_counter", lambda: next(now))
-    one.save(1, 0.0, [], [])
-    assert one.every == 80, "it took eight seconds to write"
-    assert not one.due()
-    assert not one.due()
-    assert one.due()
+    large.save(1, 0.0, [], [])
+    assert large.interval == 80, "it took eight seconds to write"
+    assert not large.is_due()
+    assert not large.is_due()
+    assert large.is_due()
 
 
 def test_the_time_between_checkpoints_is_a_number(monkeypatch, tmp_path):
@@ -192,24 +192,47 @@ def test_the_time_between_checkpoints_is_a_number(monkeypatch, tmp_path):
         Checkpoint(tmp_path, runs(), 3)
 
 
-def test_a_killed_sweep_goes_on_inside_its_chunk_and_cleans_up(often, tmp_path, monkeypatch):
+def test_a_killed_sweep_continues_inside_its_chunk_and_removes_checkpoints(
+    checkpoint_every_stride, tmp_path, monkeypatch
+):
     expected = rc.train(runs())
-    save, saved = Checkpoint.save, []
+    save = Checkpoint.save
+    saved = []
 
-    def killed(self, at, *args):
-        save(self, at, *args)
-        saved.append(at)
+    def kill_after_third(self, num_strides, *args):
+        save(self, num_strides, *args)
+        saved.append(num_strides)
         if len(saved) == 3:
             raise Killed
 
-    monkeypatch.setattr(Checkpoint, "save", killed)
+    monkeypatch.setattr(Checkpoint, "save", kill_after_third)
     with pytest.raises(Killed):
         rc.train(runs(), tmp_path / "out")
-    assert [path.name.split("-")[0] for path in (tmp_path / "out" / "checkpoints").iterdir()] == [
-        identity(runs()[0])
-    ]
+    (path,) = (tmp_path / "out" / "checkpoints").iterdir()
+    assert path.name.split("-")[0] == identity(runs()[0])
     rows = rc.train(runs(), tmp_path / "out")
     assert saved[3] == 4, "three strides were not trained again"
     numbers = [name for name in rows if not name.startswith("meta/")]
     assert rows[numbers].equals(expected[numbers])
     assert not (tmp_path / "out" / "checkpoints").exists()
+
+
+def test_a_checkpoint_knows_whose_it_is(uninterrupted, tmp_path):
+    with pytest.raises(Killed):
+        train(tmp_path, 20)
+    (path,) = tmp_path.iterdir()
+    assert checkpoint.problem_of(path) is None
+    header = checkpoint.read_header(path.read_bytes())
+    assert header["runs"] == [identity(run) for run in runs()]
+    # As if the file of another chunk of the same shape was renamed.
+    other = [dataclasses.replace(run, seed=5) for run in runs()]
+    wrong = Checkpoint(tmp_path, other, 3)
+    path.rename(wrong.path)
+    assert "is the checkpoint of another chunk" in checkpoint.problem_of(wrong.path)
+    steps = []
+    trained = trainer.train_chunk(
+        other, 3, lambda progress: steps.append((progress.phase, progress.step)), None, tmp_path
+    )
+    assert ("training", 5) in steps, "from the beginning"
+    assert "resuming" not in dict(steps)
+    assert trained.rows[0][-1]["test/loss"] != uninterrupted.rows[0][-1]["test/loss"]

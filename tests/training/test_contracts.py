@@ -1,4 +1,4 @@
-"""Every part that is found, against every contract of its kind. Nothing is listed by hand."""
+"""Every discovered part is checked against every contract of its kind."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from recombine.basics.errors import InputError
-from recombine.parts.field_checks import hints
+from recombine.parts.field_checks import field_types
 from recombine.sweeps import discovery
 from recombine.training import contracts
 
@@ -22,7 +22,7 @@ CASES = [
 
 def test_the_folders_hold_one_part_per_file():
     for kind, folder in discovery.FOLDERS.items():
-        assert len(discovery.parts()[kind]) == len(discovery.names(folder)), (
+        assert len(discovery.parts()[kind]) == len(discovery.module_names(folder)), (
             f"a file of {folder}/ lacks its class"
         )
 
@@ -34,18 +34,17 @@ def test_contract(cls, contract):
 
 @pytest.mark.parametrize("cls", [cls for _, cls in PARTS], ids=lambda cls: cls.__name__)
 def test_wrong_types_are_refused_by_name(cls):
-    for name in hints(cls):
+    for name in field_types(cls):
         part = cls()
-        object.__setattr__(
-            part, name, object()
-        )  # past beartype, which these tests switch on and users do not have
+        # Not in the constructor, where beartype would refuse it. Users do not have beartype.
+        object.__setattr__(part, name, object())
         with pytest.raises(InputError, match=f"{cls.__name__}.{name}"):
             part.__post_init__()
 
 
 @pytest.mark.parametrize("cls", [cls for _, cls in PARTS], ids=lambda cls: cls.__name__)
 def test_negative_sizes_are_refused(cls):
-    for name, hint in hints(cls).items():
+    for name, hint in field_types(cls).items():
         if hint is int:
             with pytest.raises(InputError):
                 cls(**{name: -1})
@@ -53,22 +52,21 @@ def test_negative_sizes_are_refused(cls):
 
 @dataclasses.dataclass(frozen=True)
 class Leaky:
-    """A support that breaks its promise: it says balanced and draws at random."""
+    """A support that breaks its contract: it guarantees balance but draws at random."""
 
     guarantees = frozenset({"balanced"})
 
     def parts(self, modules, rng, frac_test):
-        parts = (rng.random(len(modules)) < 0.5).astype("int8") + 1
-        return parts
+        return (rng.random(len(modules)) < 0.5).astype("int8") + 1
 
 
-def test_a_broken_promise_is_found():
+def test_a_support_that_breaks_its_guarantee_is_refused():
     with pytest.raises(AssertionError, match="balanced"):
         contracts.support_keeps_guarantees(Leaky())
 
 
 class Line(eqx.Module):
-    """A linear network that is right, or wrong in one way."""
+    """A linear network that keeps its contracts, or breaks one of them."""
 
     mixed_precision = True
 
@@ -79,15 +77,16 @@ class Line(eqx.Module):
         h = jnp.concatenate([x, jnp.broadcast_to(code, (len(x), len(code)))], axis=1)
         eps = jnp.finfo(self.weight.dtype).eps
         h = (h.astype(self.weight.dtype) @ self.weight.T).astype(jnp.float32)
-        if self.fault == "types":  # a loop whose carry changes its type
+        if self.fault == "types":  # a loop that changes the type of its carry
             h, _ = jax.lax.scan(lambda h, _: (h.astype(self.weight.dtype), None), h, length=1)
         if self.fault == "mean":
             h = h - h.mean(axis=0)
         if self.fault == "epsilon":
             h = h / jnp.sqrt(1 + 100 * eps)
-        return h, {"output": h} | (
-            {"hidden": h + jnp.log(0.005 - eps)} if self.fault == "log" else {}
-        )
+        activations = {"output": h}
+        if self.fault == "log":
+            activations["hidden"] = h + jnp.log(0.005 - eps)
+        return h, activations
 
     def many(self, x, code):
         code = jnp.broadcast_to(code[:1], code.shape) if self.fault == "code" else code
@@ -99,7 +98,7 @@ class Line(eqx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Linear:
-    """The model of such a network."""
+    """The model of a `Line`."""
 
     fault: str = ""
 
@@ -108,7 +107,7 @@ class Linear:
         return Line(jax.random.normal(key, (num_outputs, d_input)), self.fault)
 
 
-def test_a_sound_network_keeps_every_promise():
+def test_a_sound_network_keeps_every_contract():
     for contract in contracts.CONTRACTS["model"]:
         contract(Linear if contract is contracts.constructs else Linear())
 
@@ -133,12 +132,12 @@ def test_a_sound_network_keeps_every_promise():
         ("mean", contracts.model_points_apart, "write together = True"),
     ],
 )
-def test_a_network_that_breaks_a_promise_is_found(fault, contract, message):
+def test_a_network_that_breaks_a_contract_is_refused(fault, contract, message):
     with pytest.raises(TypeError if fault == "types" else AssertionError, match=message):
         contract(Linear(fault))
 
 
-def test_a_network_without_many_or_mixed_precision_promises_nothing(monkeypatch):
+def test_contracts_of_many_and_mixed_precision_apply_only_to_networks_that_have_them(monkeypatch):
     monkeypatch.setattr(Line, "mixed_precision", False)
     monkeypatch.delattr(Line, "many")
     contracts.model_many(Linear("code"))

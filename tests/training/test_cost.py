@@ -1,4 +1,4 @@
-"""What a run will cost, and that the committed model is the fit of the committed measurements."""
+"""The cost model, and that the committed model is the fit of the committed measurements."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ from recombine.basics.errors import InputError
 from recombine.planning.bench import growth
 from recombine.planning.estimate import estimate
 from recombine.training import cost, device
-from recombine.training.chunk import cut
+from recombine.training.chunk import make_chunks
 from recombine.training.cost import Cost, Work
 
 ROOT = Path(__file__).parents[2]
@@ -25,12 +25,14 @@ TINY = rc.Run(
 )
 
 
-def test_products_are_counted_as_by_hand():
-    # Layers (8, 6 + 4), (12, 8), (3, 12); forward, and back to weights and to activations, 2 flops each.
+def test_flops_are_those_counted_by_hand():
+    # Layers (8, 6 + 4), (12, 8), (3, 12). Forward, gradient of weights, gradient of activations:
+    # 2 flops each.
     weights, points = 80 + 96 + 36, 8 * 4
     paper = Work.of(dataclasses.replace(TINY, recipe=rc.Paper()))
     assert paper.flops == 6 * points * weights
-    # One iteration of Muon: X X^T and (...) X with the short side m twice and the long side n, and the square of X X^T.
+    # An iteration of Muon for a matrix X of short side m and long side n has three products:
+    # X X^T, its square, and (...) X.
     muon = sum(
         5 * (2 * m * m * n + 2 * m * m * m + 2 * m * m * n) for m, n in [(8, 10), (8, 12), (3, 12)]
     )
@@ -39,20 +41,20 @@ def test_products_are_counted_as_by_hand():
 
 
 def test_work_grows_with_width_depth_and_batch():
-    start = Work.of(TINY)
-    wider = [
+    before = Work.of(TINY)
+    larger_runs = [
         {"model": rc.MLP(widths=(16, 24))},
         {"model": rc.MLP(widths=(8, 12, 12))},
         {"num_tasks": 16},
         {"num_points": 8},
         {"encoding": rc.FewShot(num_pairs=5)},
     ]
-    for changes in wider:
+    for changes in larger_runs:
         work = Work.of(dataclasses.replace(TINY, **changes))
-        assert work.flops > start.flops, changes
-        assert work.bytes > start.bytes, changes
+        assert work.flops > before.flops, changes
+        assert work.bytes > before.bytes, changes
     large, larger = (Work.of(rc.paper(model=rc.MLP(widths=(n,) * 3))) for n in (1024, 2048))
-    assert 3.5 < larger.flops / large.flops < 4, "with the square of the width, nearly"
+    assert 3.5 < larger.flops / large.flops < 4, "nearly with the square of the width"
 
 
 def test_work_does_not_depend_on_seed_learning_rate_or_support():
@@ -76,27 +78,27 @@ def test_planted_coefficients_are_recovered(planted):
     seconds = [
         c0 / n + c1 + c2 * w.flops + c3 * w.bytes for w, n in zip(works, widths, strict=True)
     ]
-    found = cost.fit(works, widths, seconds, 7.5)
-    np.testing.assert_allclose(found.coefficients, planted, rtol=1e-6, atol=1e-20)
-    assert found.compile_seconds == 7.5
+    fitted = cost.fit(works, widths, seconds, 7.5)
+    np.testing.assert_allclose(fitted.coefficients, planted, rtol=1e-6, atol=1e-20)
+    assert fitted.compile_seconds == 7.5
 
 
 def test_coefficients_are_never_negative():
     works, widths = cells()
-    seconds = [
-        max(1e-6, 1e-3 - 1e-13 * w.flops) for w in works
-    ]  # the more work, the faster: no cost is like this
-    found = cost.fit(works, widths, seconds, 1.0).coefficients
-    assert len(found) == 4
-    assert min(found) >= 0
+    # More work takes less time, which no cost model can fit.
+    seconds = [max(1e-6, 1e-3 - 1e-13 * w.flops) for w in works]
+    coefficients = cost.fit(works, widths, seconds, 1.0).coefficients
+    assert len(coefficients) == 4
+    assert min(coefficients) >= 0
 
 
 def test_errors_count_relative_to_the_time():
-    # One cell measured twice, and a long one: only the cell's relative errors must be least, whatever the long one is.
+    # A short run measured twice, and a long one. The fit must minimize the relative errors of the
+    # short run, whatever the long one takes.
     works, widths = [Work(1e6, 1.0), Work(1e6, 1.0), Work(1e12, 1.0)], [1, 1, 1]
     c = cost.fit(works, widths, [1e-3, 1.2e-3, 1.0], 0.0).coefficients
     first = c[0] + c[1] + c[2] * 1e6 + c[3]
-    # The least of (x / 1 - 1)^2 + (x / 1.2 - 1)^2 is at x = (1 + 1 / 1.2) / (1 + 1 / 1.44).
+    # (x / 1 - 1)^2 + (x / 1.2 - 1)^2 has its minimum at x = (1 + 1 / 1.2) / (1 + 1 / 1.44).
     assert first == pytest.approx(1e-3 * (1 + 1 / 1.2) / (1 + 1 / 1.44), rel=1e-3)
 
 
@@ -107,7 +109,8 @@ def test_seconds_of_a_chunk():
     runs = rc.sweep(
         dataclasses.replace(TINY, num_steps=50, num_evals=5, num_eval_tasks=10), seed=range(3)
     )
-    # Three sides of 10 tasks with 16 points each, forward through 212 weights and 23 units, and once 3.5 times more.
+    # Three sides of 10 tasks with 16 points each, forward through 212 weights and 23 units. The
+    # diagnostic counts as 3.5 forward passes.
     points = 3 * 10 * 16 * (1 + 3.5)
     evaluation = 0.8 / 4 + 0.1 + 2 * (2 * points * 212) + 3 * (4 * points * 23)
     assert model.chunk(runs, 4) == pytest.approx(3 * (50 * step + 5 * evaluation)), (
@@ -128,22 +131,24 @@ def test_more_cores_are_faster(monkeypatch):
 
 def test_a_sweep_is_estimated_before_it_is_trained():
     runs = rc.sweep(TINY, model__widths=[(8, 12), (16, 12)], seed=range(40))
-    one = estimate(runs, "cpu", price=3.6)
     model = cost.load("cpu")
-    alone = [sum(model.chunk(c.runs, c.width) for c in cut(runs, 16)), 2 * model.compile_seconds]
-    assert one["seconds"] == pytest.approx(one["device_seconds"]) == pytest.approx(sum(alone))
-    assert (one["runs"], one["chunks"], one["programs"], one["compile_seconds"]) == (
-        80,
-        6,
-        2,
-        alone[1],
-    )
-    assert one["price"] == pytest.approx(one["seconds"] / 1000)
-    assert one["seconds_per_1000_runs"] == pytest.approx(sum(alone) / 80 * 1000)
-    three = estimate(runs, "cpu", num_workers=3)
-    assert three["device_seconds"] == one["device_seconds"]
-    assert one["seconds"] / 3 <= three["seconds"] < one["seconds"]
-    assert "price" not in three
+    compile_seconds = 2 * model.compile_seconds
+    seconds = compile_seconds
+    for chunk in make_chunks(runs, 16):
+        seconds += model.chunk(chunk.runs, chunk.width)
+
+    alone = estimate(runs, "cpu", price=3.6)
+    assert alone["seconds"] == pytest.approx(seconds)
+    assert alone["device_seconds"] == pytest.approx(seconds)
+    assert (alone["runs"], alone["chunks"], alone["programs"]) == (80, 6, 2)
+    assert alone["compile_seconds"] == compile_seconds
+    assert alone["price"] == pytest.approx(alone["seconds"] / 1000)
+    assert alone["seconds_per_1000_runs"] == pytest.approx(seconds / 80 * 1000)
+
+    by_three = estimate(runs, "cpu", num_workers=3)
+    assert by_three["device_seconds"] == alone["device_seconds"]
+    assert alone["seconds"] / 3 <= by_three["seconds"] < alone["seconds"]
+    assert "price" not in by_three
     with pytest.raises(InputError, match="did you mean NVIDIA H200"):
         estimate(runs, "NVIDIA H2000")
     for wrong in ({"num_workers": 0}, {"price": -1.0}):
@@ -151,7 +156,7 @@ def test_a_sweep_is_estimated_before_it_is_trained():
             estimate(runs, "cpu", **wrong)
 
 
-def test_an_unknown_device_is_told_by_the_nearest(monkeypatch):
+def test_an_unknown_device_has_the_cost_of_the_nearest(monkeypatch):
     known = json.loads((ROOT / "recombine" / "training" / "cost.json").read_text())
     assert cost.load("NVIDIA H200").coefficients == tuple(known["NVIDIA H200"]["coefficients"])
     assert cost.load("Some CPU").coefficients == tuple(known["cpu"]["coefficients"])
@@ -165,7 +170,7 @@ def test_an_unknown_device_is_told_by_the_nearest(monkeypatch):
 @pytest.fixture(scope="module")
 def measured() -> pd.DataFrame:
     table = pd.read_parquet(ROOT / "docs" / "results" / "bench-h200.parquet")
-    return table[table["section"] == "Growth"].reset_index(drop=True)
+    return table[table["section"] == "Cost by size"].reset_index(drop=True)
 
 
 @pytest.fixture
@@ -175,7 +180,7 @@ def grid(monkeypatch):
 
 
 def refitted(cells, measured) -> Cost:
-    """The model from the rows that it is fitted on: all but the last two, the cell that it never saw and the ratio."""
+    """The model, fitted again to all rows but the last two: a held-out run, and its ratio."""
     seconds = measured["value"][:-2] / 1000
     return cost.fit([Work.of(run) for _, run, _ in cells], [n for *_, n in cells], seconds, 0.0)
 
@@ -183,21 +188,21 @@ def refitted(cells, measured) -> Cost:
 def test_the_committed_table_holds_the_grid(grid, measured):
     cells, other = grid
     assert measured["name"][:-1].tolist() == [name for name, *_ in [*cells, other]]
-    assert measured["unit"][:-1].unique().tolist() == ["s per run and 1,000 steps"]
+    assert measured["unit"][:-1].unique().tolist() == ["s per run per 1,000 steps"]
 
 
 def test_the_committed_model_is_the_fit_of_the_committed_table(grid, measured):
-    found = refitted(grid[0], measured)
+    fitted = refitted(grid[0], measured)
     committed = cost.load("NVIDIA H200")
-    np.testing.assert_allclose(committed.coefficients, found.coefficients, rtol=0.01, atol=1e-18)
+    np.testing.assert_allclose(committed.coefficients, fitted.coefficients, rtol=0.01, atol=1e-18)
     assert committed.compile_seconds > 0
 
 
-def test_the_model_predicts_a_run_that_it_never_saw_and_those_that_it_did(grid, measured):
+def test_the_model_predicts_the_fitted_runs_and_a_held_out_run(grid, measured):
     cells, (_, run, num_runs) = grid
     model = refitted(cells, measured)
     ratio = model.step(run, num_runs) / (measured["value"].iloc[-2] / 1000)
     assert 1 / 1.5 < ratio < 1.5
-    assert measured["value"].iloc[-1] == pytest.approx(ratio, rel=1e-3), "as the bench itself said"
+    assert measured["value"].iloc[-1] == pytest.approx(ratio, rel=1e-3), "as the bench reported"
     fitted = [model.step(run, n) for _, run, n in cells] / (measured["value"][:-2] / 1000)
     assert fitted.between(1 / 1.5, 1.5).all()

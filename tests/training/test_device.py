@@ -1,4 +1,4 @@
-"""The machine under a program: memory, threads, and programs kept on disk."""
+"""The machine that programs run on: memory, threads and the program cache."""
 
 import os
 import subprocess
@@ -17,16 +17,16 @@ CHILD = """
 import recombine as rc
 run = rc.Run(
     family=rc.Hyperteacher(num_modules=6, num_hot=2, d_input=4, d_hidden=4, num_outputs=3),
-    model=rc.MLP(widths=(8, 8)), diagnostics=(), num_steps=20, num_evals=2, num_tasks=8, num_points=4,
-    num_eval_tasks=16, num_eval_points=4,
+    model=rc.MLP(widths=(8, 8)), diagnostics=(), num_steps=20, num_evals=2,
+    num_tasks=8, num_points=4, num_eval_tasks=16, num_eval_points=4,
 )
 print(rc.train(run)["test/loss"].map(float.hex).tolist())
 """
 
 
 @pytest.fixture
-def untouched():
-    """JAX's own settings as in a fresh process, and as they were afterwards."""
+def no_jax_cache():
+    """JAX's cache settings as in a new process. They are restored afterwards."""
     names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
     before = {name: getattr(jax.config, name) for name in names}
     jax.config.update("jax_compilation_cache_dir", None)
@@ -41,12 +41,12 @@ def write(folder, name, size, age):
     os.utime(path, (1e9 - age, 1e9 - age))
 
 
-def test_the_longest_unused_programs_go_first(tmp_path):
+def test_the_least_recently_used_programs_are_deleted_first(tmp_path):
     for name, age in (("jit_c", 3), ("jit_a", 1), ("jit_d", 4), ("jit_b", 2)):
         write(tmp_path, name, 100, age)
     write(tmp_path, "mine.txt", 10_000, 9)
     (tmp_path / "jit_folder").mkdir()
-    device.prune(tmp_path, 250)
+    device.prune_cache(tmp_path, 250)
     assert {path.name for path in tmp_path.iterdir()} == {
         "jit_a",
         "jit_b",
@@ -55,91 +55,90 @@ def test_the_longest_unused_programs_go_first(tmp_path):
     }
 
 
-def test_an_old_program_that_was_read_lately_is_kept(tmp_path):
+def test_an_old_program_that_was_recently_read_is_kept(tmp_path):
     write(tmp_path, "jit_old", 100, 50)
     write(tmp_path, "jit_new", 100, 10)
     os.utime(tmp_path / "jit_old", (1e9, 1e9 - 50))  # read now, written long ago
-    device.prune(tmp_path, 100)
+    device.prune_cache(tmp_path, 100)
     assert [path.name for path in tmp_path.iterdir()] == ["jit_old"]
 
 
-def test_what_fits_is_left_alone(tmp_path):
-    device.prune(tmp_path, 0)  # an empty folder
+def test_a_small_cache_is_not_pruned(tmp_path):
+    device.prune_cache(tmp_path, 0)  # an empty folder
     for i in range(3):
         write(tmp_path, f"jit_{i}", 100, i)
-    device.prune(tmp_path, 300)
+    device.prune_cache(tmp_path, 300)
     assert len(list(tmp_path.iterdir())) == 3
-    device.prune(tmp_path, 0)
+    device.prune_cache(tmp_path, 0)
     assert not list(tmp_path.iterdir())
 
 
-def test_programs_are_kept_in_the_chosen_folder(untouched, monkeypatch, tmp_path):
+def test_programs_are_cached_in_the_chosen_folder(no_jax_cache, monkeypatch, tmp_path):
     monkeypatch.setenv("RECOMBINE_CACHE", str(tmp_path / "deep" / "cache"))
-    monkeypatch.setattr(device, "CACHE_BYTES", 100)
+    monkeypatch.setattr(device, "MAX_CACHE_BYTES", 100)
     (tmp_path / "deep" / "cache").mkdir(parents=True)
     write(tmp_path / "deep" / "cache", "jit_old", 101, 1)
-    assert device.keep_programs.__wrapped__() == tmp_path / "deep" / "cache"
+    assert device.enable_program_cache.__wrapped__() == tmp_path / "deep" / "cache"
     assert jax.config.jax_compilation_cache_dir == str(tmp_path / "deep" / "cache")
     assert not list((tmp_path / "deep" / "cache").iterdir()), "too large, and so pruned"
 
 
-def test_or_in_the_users_cache_folder(untouched, monkeypatch, tmp_path):
+def test_by_default_programs_are_cached_in_the_users_cache_folder(
+    no_jax_cache, monkeypatch, tmp_path
+):
     monkeypatch.delenv("RECOMBINE_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert device.keep_programs.__wrapped__() == tmp_path / "xdg" / "recombine"
+    assert device.enable_program_cache.__wrapped__() == tmp_path / "xdg" / "recombine"
     jax.config.update("jax_compilation_cache_dir", None)
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert device.keep_programs.__wrapped__() == tmp_path / ".cache" / "recombine"
+    assert device.enable_program_cache.__wrapped__() == tmp_path / ".cache" / "recombine"
     assert (tmp_path / ".cache" / "recombine").is_dir()
 
 
-def test_or_nowhere(untouched, monkeypatch, tmp_path):
+def test_the_cache_can_be_switched_off(no_jax_cache, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("RECOMBINE_CACHE", "off")
-    assert device.keep_programs.__wrapped__() is None
+    assert device.enable_program_cache.__wrapped__() is None
     assert jax.config.jax_compilation_cache_dir is None
     assert not list(tmp_path.iterdir())
 
 
-def test_a_cache_folder_of_the_user_that_cannot_be_used_is_done_without(
-    untouched, monkeypatch, tmp_path
+def test_there_is_no_cache_if_the_users_cache_folder_cannot_be_used(
+    no_jax_cache, monkeypatch, tmp_path
 ):
     monkeypatch.delenv("RECOMBINE_CACHE")
     (tmp_path / "file").touch()
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
         monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
-        assert device.keep_programs.__wrapped__() is None
+        assert device.enable_program_cache.__wrapped__() is None
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(
-        device.os, "access", lambda path, mode: False
-    )  # to root every folder is writable
-    assert device.keep_programs.__wrapped__() is None
+    # A real folder would not do: root may write to every folder.
+    monkeypatch.setattr(device.os, "access", lambda path, mode: False)
+    assert device.enable_program_cache.__wrapped__() is None
     assert jax.config.jax_compilation_cache_dir is None
 
 
-def test_a_folder_that_was_asked_for_and_cannot_be_used_is_an_error(
-    untouched, monkeypatch, tmp_path
-):
+def test_a_chosen_folder_that_cannot_be_used_is_an_error(no_jax_cache, monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
         monkeypatch.setenv("RECOMBINE_CACHE", str(folder))
         with pytest.raises(InputError, match=r"RECOMBINE_CACHE=[^ ]+ cannot be used"):
-            device.keep_programs.__wrapped__()
+            device.enable_program_cache.__wrapped__()
     assert jax.config.jax_compilation_cache_dir is None
 
 
-def test_a_folder_chosen_through_jax_stays(untouched, monkeypatch, tmp_path):
+def test_a_folder_chosen_in_jax_is_used(no_jax_cache, monkeypatch, tmp_path):
     monkeypatch.setenv("RECOMBINE_CACHE", str(tmp_path / "ours"))
     jax.config.update("jax_compilation_cache_dir", str(tmp_path / "theirs"))
-    assert device.keep_programs.__wrapped__() is None
+    assert device.enable_program_cache.__wrapped__() is None
     assert jax.config.jax_compilation_cache_dir == str(tmp_path / "theirs")
     assert not (tmp_path / "ours").exists()
 
 
-def test_a_second_process_finds_the_first_ones_programs(tmp_path):
+def test_a_second_process_uses_the_programs_of_the_first(tmp_path):
     environment = {k: v for k, v in os.environ.items() if k != "JAX_COMPILATION_CACHE_DIR"}
     environment["RECOMBINE_CACHE"] = str(tmp_path)
 
@@ -156,17 +155,17 @@ def test_a_second_process_finds_the_first_ones_programs(tmp_path):
             path.name for path in tmp_path.iterdir() if not path.name.endswith("-atime")
         }
 
-    first, kept = process()
-    for name in ("start", "advance", "evaluate"):
-        assert any(name in kept_name for kept_name in kept), name
-    second, still = process()
-    assert still == kept, "nothing was compiled anew"
-    assert first == second
-    assert first.count("0x") == 2
+    first_output, first_files = process()
+    for function in ("start", "advance", "evaluate"):
+        assert any(function in name for name in first_files), function
+    second_output, second_files = process()
+    assert second_files == first_files, "nothing was compiled again"
+    assert first_output == second_output
+    assert first_output.count("0x") == 2
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])
-def test_results_come_in_the_order_of_the_items(monkeypatch, num_threads):
+def test_results_have_the_order_of_the_items(monkeypatch, num_threads):
     monkeypatch.setattr(device, "num_threads", lambda: num_threads)
     last = threading.Event()
 
@@ -177,19 +176,19 @@ def test_results_come_in_the_order_of_the_items(monkeypatch, num_threads):
             last.set()
         return i * i
 
-    assert device.side_by_side(slow_first, range(5)) == [0, 1, 4, 9, 16]
-    assert device.side_by_side(slow_first, []) == []
+    assert device.map_parallel(slow_first, range(5)) == [0, 1, 4, 9, 16]
+    assert device.map_parallel(slow_first, []) == []
 
 
-def test_two_calls_really_run_at_once(monkeypatch):
+def test_two_calls_run_in_parallel(monkeypatch):
     monkeypatch.setattr(device, "num_threads", lambda: 2)
     barrier = threading.Barrier(2)
-    assert sorted(device.side_by_side(lambda _: barrier.wait(10), range(2))) == [0, 1]
+    assert sorted(device.map_parallel(lambda _: barrier.wait(10), range(2))) == [0, 1]
 
 
 def test_one_call_at_a_time_stays_in_this_thread(monkeypatch):
     monkeypatch.setattr(device, "num_threads", lambda: 1)
-    names = device.side_by_side(lambda _: threading.current_thread().name, range(3))
+    names = device.map_parallel(lambda _: threading.current_thread().name, range(3))
     assert set(names) == {threading.current_thread().name}
 
 
@@ -197,18 +196,18 @@ def test_one_call_at_a_time_stays_in_this_thread(monkeypatch):
 def test_an_error_in_a_call_is_raised(monkeypatch, num_threads):
     monkeypatch.setattr(device, "num_threads", lambda: num_threads)
     with pytest.raises(ZeroDivisionError):
-        device.side_by_side(lambda i: 1 / (i - 1), range(3))
+        device.map_parallel(lambda i: 1 / (i - 1), range(3))
 
 
 def test_a_gpu_takes_all_runs_in_one_call_and_a_cpu_one(monkeypatch):
     monkeypatch.setattr(device, "num_cores", lambda: 8)
     monkeypatch.setattr(device, "on_cpu", lambda: True)
-    assert (device.lane(16), device.num_threads(), device.num_compilers()) == (1, 8, 2)
+    assert (device.lane_width(16), device.num_threads(), device.num_compilers()) == (1, 8, 2)
     monkeypatch.setattr(device, "on_cpu", lambda: False)
-    assert (device.lane(16), device.num_threads(), device.num_compilers()) == (16, 1, 4)
+    assert (device.lane_width(16), device.num_threads(), device.num_compilers()) == (16, 1, 4)
 
 
-def test_a_gpu_times_no_kernels_to_choose_one(monkeypatch):
+def test_autotuning_is_off_on_a_gpu(monkeypatch):
     assert device.compiler_options() == {}, "the tests run on a CPU"
     monkeypatch.setattr(device.jax, "default_backend", lambda: "gpu")
     assert device.compiler_options() == {
@@ -228,14 +227,14 @@ def test_a_program_needs_its_arguments_and_results():
     assert device.needed_bytes(SimpleNamespace(memory_analysis=lambda: None)) == 0
 
 
-def compiled(arguments, results, between, shared):
-    needs = SimpleNamespace(
+def compiled(arguments, results, temporaries, shared):
+    sizes = SimpleNamespace(
         argument_size_in_bytes=arguments,
         output_size_in_bytes=results,
-        temp_size_in_bytes=between,
+        temp_size_in_bytes=temporaries,
         alias_size_in_bytes=shared,
     )
-    return SimpleNamespace(memory_analysis=lambda: needs)
+    return SimpleNamespace(memory_analysis=lambda: sizes)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +247,7 @@ def compiled(arguments, results, between, shared):
         (None, True),
     ],
 )
-def test_a_program_fits_in_nine_tenths_of_the_memory_or_where_that_is_unknown(
+def test_a_program_fits_in_nine_tenths_of_the_memory_or_if_that_is_unknown(
     monkeypatch, stats, expected
 ):
     monkeypatch.setattr(
@@ -257,13 +256,13 @@ def test_a_program_fits_in_nine_tenths_of_the_memory_or_where_that_is_unknown(
     assert device.fits(compiled(500, 300, 200, 100)) is expected
 
 
-def test_lack_of_memory_is_told_from_other_errors():
-    assert device.out_of_memory(RuntimeError("RESOURCE_EXHAUSTED: Failed to allocate 80 GiB"))
-    assert device.out_of_memory(ValueError("Out of memory while trying to allocate"))
-    assert not device.out_of_memory(RuntimeError("INVALID_ARGUMENT: shapes"))
+def test_out_of_memory_errors_are_recognized():
+    assert device.is_out_of_memory(RuntimeError("RESOURCE_EXHAUSTED: Failed to allocate 80 GiB"))
+    assert device.is_out_of_memory(ValueError("Out of memory while trying to allocate"))
+    assert not device.is_out_of_memory(RuntimeError("INVALID_ARGUMENT: shapes"))
 
 
-def test_cores_are_those_that_this_process_may_use(monkeypatch):
+def test_only_cores_that_this_process_may_use_are_counted(monkeypatch):
     monkeypatch.setattr(device.os, "sched_getaffinity", lambda _: {0, 3, 5}, raising=False)
     assert device.num_cores() == 3
     monkeypatch.delattr(device.os, "sched_getaffinity")

@@ -1,4 +1,4 @@
-"""Results of small runs, as numbers: rows of earlier days are only reused while training still gives them."""
+"""The results of small runs. Rows are reused only while training still gives these numbers."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ SEQUENCE = rc.FewShot(num_pairs=4, sequence=True)
 AVERAGED = dataclasses.replace(EARLIER_DEFAULT, ema=0.9)
 WORDS = rc.MLP(widths=(8, 8), tokens="embed", d_embed=4, normalisation="layer", residual=True)
 
-# What is changed in the smallest run, and the last train/loss, seen/loss and test/loss (and decodability).
+# By name: the changes to the smallest run, and its last values of `COLUMNS`.
 RESULTS = {
     "MLP, Fast, with a probe": (
         {"recipe": EARLIER_DEFAULT, "diagnostics": (PROBE,)},
@@ -55,11 +55,11 @@ COLUMNS = ("train/loss", "seen/loss", "test/loss", "LinearDecodability/deepest/t
 
 
 @pytest.mark.parametrize(("changes", "expected"), RESULTS.values(), ids=RESULTS)
-def test_training_gives_what_it_gave(changes, expected):
+def test_training_gives_the_recorded_numbers(changes, expected):
     assert NUMERICS == 3, "NUMERICS was raised: write the new numbers here"
     last = rc.train(dataclasses.replace(TINY, **changes)).iloc[-1]
-    found = [last[name] for name in COLUMNS[: len(expected)]]
-    # Machines differ in the last digits, which 20 steps do not blow up.
-    assert found == pytest.approx(expected, rel=1e-3), (
+    values = [last[name] for name in COLUMNS[: len(expected)]]
+    # Machines differ in the last digits. Within 20 steps that does not grow.
+    assert values == pytest.approx(expected, rel=1e-3), (
         "training changed: raise NUMERICS in run.py and write the new numbers here"
     )

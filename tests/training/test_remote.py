@@ -1,4 +1,4 @@
-"""Runs that travel: what arrives is what was sent, on a machine that has nothing but the package."""
+"""Runs that are sent to a machine that has only the package: they arrive unchanged."""
 
 import dataclasses
 import importlib
@@ -56,26 +56,26 @@ from recombine.sweeps.run import identity, structure
 texts = json.load(sys.stdin)
 runs = []
 codes = []
-for text in texts:  # each is used before the next one comes
+for text in texts:  # each one is used before the next one is unpacked
     runs.append(unpack(text))
     codes.append([float(run.encoding.encode((), None, 3.0, None)) for run in runs[-1]])
 names = [json.loads(text)["names"] for text in texts]
-folders = [path for path in sys.path if "recombine-parcel" in path]
-told = {
+folders = [path for path in sys.path if "recombine-remote" in path]
+result = {
     "names": names,
-    "identities": [[identity(run) for run in some] for some in runs],
-    "values": [[repr(run.encoding) for run in some] for some in runs],
+    "identities": [[identity(run) for run in sent] for sent in runs],
+    "values": [[repr(run.encoding) for run in sent] for sent in runs],
     "codes": codes,
-    "classes": [[id(type(run.encoding)) for run in some] for some in runs],
+    "classes": [[id(type(run.encoding)) for run in sent] for sent in runs],
     "folders": folders,
 }
-typer.echo(json.dumps(told))
+typer.echo(json.dumps(result))
 """
 ROOT = Path(__file__).parents[2]
 
 
-def elsewhere(*texts, folder):
-    """Unpack parcels in a new process that cannot see the user's files."""
+def unpack_elsewhere(*texts, folder):
+    """Unpack texts in a new process that cannot see the user's files."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "RECOMBINE_CACHE": "off"}
     done = subprocess.run(
         [sys.executable, "-c", RECEIVE],
@@ -90,8 +90,10 @@ def elsewhere(*texts, folder):
 
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
-    """Files of the user -> the module `mine` of them; another call is another version."""
-    known, before, loaded = set(sys.modules), list(sys.path), dict(remote._loaded)
+    """A function that writes the user's files and imports one. Each call makes a new version."""
+    known_modules = set(sys.modules)
+    path_before = list(sys.path)
+    received_before = dict(remote._received_modules)
     (tmp_path / "empty").mkdir()
 
     def write(files=FILES, name="mine"):
@@ -107,10 +109,10 @@ def mine(tmp_path, monkeypatch):
         return importlib.import_module(name)
 
     yield write
-    sys.path[:] = before
-    remote._loaded.clear()
-    remote._loaded.update(loaded)
-    for name in set(sys.modules) - known:
+    sys.path[:] = path_before
+    remote._received_modules.clear()
+    remote._received_modules.update(received_before)
+    for name in set(sys.modules) - known_modules:
         if name.partition(".")[0] in ("mine", "helper", "late", "tools", "lab", "other"):
             del sys.modules[name]
 
@@ -129,36 +131,36 @@ def test_parts_of_ours_need_no_files():
     assert unpack(pack(runs)) == runs
 
 
-def test_a_parcel_is_opened_where_the_users_files_are_not(mine, tmp_path):
+def test_runs_are_unpacked_without_the_users_files(mine, tmp_path):
     runs = runs_of(mine())
     text = pack(runs)
     assert json.loads(text)["files"] == FILES
-    # The second class is another one of the same content; a third parcel comes with another version of a file.
+    # The second text has other classes with the same code, the third another version of a file.
     again = pack(runs_of(mine()))
     other = pack(
         runs_of(mine(FILES | {"tools/more.py": "def product(x, y):\n    return x * y + 100\n"}))
     )
-    told = elsewhere(text, again, other, text, folder=tmp_path / "empty")
+    result = unpack_elsewhere(text, again, other, text, folder=tmp_path / "empty")
     names = [identity(run) for run in runs]
-    assert told["names"][0] == told["identities"][0] == names
-    assert told["identities"] == told["names"], "what a worker computes itself is the same"
-    assert told["names"][1] == told["names"][3] == names
-    assert not set(told["names"][2]) & set(names)
-    assert told["values"][0] == [repr(run.encoding) for run in runs]
-    assert told["codes"] == [
+    assert result["names"][0] == result["identities"][0] == names
+    assert result["identities"] == result["names"], "the worker computes the same hashes"
+    assert result["names"][1] == result["names"][3] == names
+    assert not set(result["names"][2]) & set(names)
+    assert result["values"][0] == [repr(run.encoding) for run in runs]
+    assert result["codes"] == [
         [9.0, 1.5, 1.5],
         [9.0, 1.5, 1.5],
         [109.0, 101.5, 101.5],
         [9.0, 1.5, 1.5],
     ]
-    one, two, three, four = told["classes"]
-    assert one == two == four, "equal content is one class: nothing is compiled again"
-    assert not set(one) & set(three)
-    assert told["folders"]
-    assert not any(Path(folder).exists() for folder in told["folders"]), "nothing is left behind"
+    first, second, third, fourth = result["classes"]
+    assert first == second == fourth, "equal code is one class: nothing is compiled again"
+    assert not set(first) & set(third)
+    assert result["folders"]
+    assert not any(Path(folder).exists() for folder in result["folders"]), "nothing is left behind"
 
 
-def test_a_class_that_is_loaded_is_taken_as_it_is(mine):
+def test_a_class_that_is_already_imported_is_used(mine):
     module = mine()
     runs = unpack(pack(runs_of(module)))
     assert runs == runs_of(module)
@@ -166,7 +168,7 @@ def test_a_class_that_is_loaded_is_taken_as_it_is(mine):
     assert {structure(run) for run in runs} == {structure(run) for run in runs_of(module)}
 
 
-def test_a_class_of_another_content_is_not_taken(mine):
+def test_an_imported_class_with_other_code_is_not_used(mine):
     text = pack(runs_of(mine()))
     changed = mine(FILES | {"helper.py": "ZERO = 1\n"})
     runs = unpack(text)
@@ -175,7 +177,7 @@ def test_a_class_of_another_content_is_not_taken(mine):
     assert not {identity(run) for run in runs} & {identity(run) for run in runs_of(changed)}
 
 
-def test_a_package_and_a_file_of_any_name_travel(mine, tmp_path):
+def test_packages_and_files_of_any_name_are_sent(mine, tmp_path):
     files = {f"lab/{name}": text for name, text in FILES.items()}
     files["lab/mine.py"] = PART.replace("import helper", "from . import helper").replace(
         "from late", "from .late"
@@ -192,20 +194,22 @@ def test_a_package_and_a_file_of_any_name_travel(mine, tmp_path):
     )
     (tmp_path / "my-own parts.py").write_text(plain)
     loaded = pack(runs_of(user_files.load(tmp_path / "my-own parts.py")))
-    told = elsewhere(packaged, loaded, folder=tmp_path / "empty")
-    assert told["codes"] == [[9.0, 1.5, 1.5], [16.0, 8.5, 8.5]]
-    assert told["identities"] == told["names"]
+    result = unpack_elsewhere(packaged, loaded, folder=tmp_path / "empty")
+    assert result["codes"] == [[9.0, 1.5, 1.5], [16.0, 8.5, 8.5]]
+    assert result["identities"] == result["names"]
 
 
-def test_the_classes_of_a_script_travel(tmp_path):
+def test_the_classes_of_a_script_are_sent(tmp_path):
     plain = PART.replace("import helper\nfrom tools.deep import times\n", "").replace(
         "times(self.factor, task)", "5"
     )
     plain = plain.replace("        from late import shift\n", "").replace(
         "+ helper.ZERO + shift()", "+ 6"
     )
-    plain += "\nif __name__ == '__main__':\n    import typer\n    from recombine.training.executors.remote import pack\n"
-    plain += "    from recombine.sweeps.run import Run\n    typer.echo(pack([Run(encoding=Doubled())]), nl=False)\n"
+    plain += "\nif __name__ == '__main__':\n    import typer\n"
+    plain += "    from recombine.training.executors.remote import pack\n"
+    plain += "    from recombine.sweeps.run import Run\n"
+    plain += "    typer.echo(pack([Run(encoding=Doubled())]), nl=False)\n"
     (tmp_path / "my.script.py").write_text(plain)
     (tmp_path / "empty").mkdir()
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -216,9 +220,9 @@ def test_the_classes_of_a_script_travel(tmp_path):
         check=True,
         env=env,
     )
-    told = elsewhere(done.stdout, folder=tmp_path / "empty")
-    assert told["codes"] == [[11.0]]
-    assert told["identities"] == told["names"]
+    result = unpack_elsewhere(done.stdout, folder=tmp_path / "empty")
+    assert result["codes"] == [[11.0]]
+    assert result["identities"] == result["names"]
 
 
 def test_another_version_is_refused():
@@ -234,7 +238,7 @@ def test_another_version_is_refused():
 
 def test_two_classes_of_one_name_are_refused(mine):
     first = mine()
-    identity(Run(encoding=first.Doubled()))  # while it is what its module has
+    identity(Run(encoding=first.Doubled()))  # before another class has its name
     second = mine(FILES | {"helper.py": "ZERO = 1\n"})
     with pytest.raises(
         InputError, match="there are two different classes Doubled, in mine and in mine"
@@ -256,11 +260,11 @@ def test_a_class_in_no_file_is_refused(mine):
         pass
 
     for part, name in ((known["Doubled"](), "Doubled"), (Local(), "Local")):
-        with pytest.raises(InputError, match=f"put the class {name} into a file"):
+        with pytest.raises(InputError, match=f"put the class {name} at the top level of a file"):
             pack([Run(encoding=part)])
 
 
-def test_what_the_worker_lacks_is_told_in_one_line(mine):
+def test_an_import_error_on_the_worker_is_one_line(mine):
     content = json.loads(pack(runs_of(mine())))
     content["files"]["mine.py"] = "import a_package_that_is_nowhere\n" + PART
     before = list(sys.path)
@@ -275,7 +279,7 @@ def test_what_the_worker_lacks_is_told_in_one_line(mine):
 FLAGGED = PART.replace("factor: float = 2.0", "factor: float = 2.0\n    flag: bool | None = True")
 
 
-def test_values_travel_as_they_are(mine):
+def test_values_keep_their_types(mine):
     module = mine(
         FILES | {"mine.py": FLAGGED.replace("sizes: tuple[int, ...] = (1, 2)", "sizes: object = 0")}
     )
@@ -286,21 +290,19 @@ def test_values_travel_as_they_are(mine):
             assert repr(run.encoding) == repr(module.Doubled(3, flag, plain))
 
 
-def test_a_file_that_is_changed_while_the_sweep_starts_is_told(mine, tmp_path):
+def test_a_file_that_changes_while_the_sweep_starts_is_an_error(mine, tmp_path):
     module = mine()
     run = Run(encoding=module.Doubled())
     name = identity(run)
     Path(module.__file__).write_text(PART.replace("times(self.factor, task)", "300"))
     text = pack([run])
     assert json.loads(text)["names"] == [name]
-    told = elsewhere(text, folder=tmp_path / "empty")
-    assert (
-        "the class Doubled of mine is another one on the worker: one of the files mine.py, " in told
-    )
-    assert "was changed while the sweep started; start again" in told
+    result = unpack_elsewhere(text, folder=tmp_path / "empty")
+    assert "the class Doubled of mine differs on the worker: one of the files mine.py, " in result
+    assert "was changed while the sweep started. Start it again" in result
 
 
-def test_a_part_that_does_not_come_back_as_it_was_is_told(mine):
+def test_a_part_whose_hash_differs_on_the_worker_is_an_error(mine):
     grown = PART.replace(
         "    def num_tokens",
         "    def __post_init__(self):\n        self.__dict__['factor'] += 1\n{}",
@@ -309,7 +311,7 @@ def test_a_part_that_does_not_come_back_as_it_was_is_told(mine):
     module = mine(FILES | {"mine.py": grown.format("    def num_tokens")})
     with pytest.raises(
         InputError,
-        match="is another one on the worker: the __post_init__ of Doubled changes values",
+        match="differs on the worker: __post_init__ of Doubled must not change values",
     ):
         unpack(pack([Run(encoding=module.Doubled())]))
 
@@ -326,14 +328,12 @@ class Own(rc.MLP):
 """
 
 
-def test_the_parts_of_a_parcel_share_their_modules(mine, tmp_path):
+def test_parts_that_are_sent_together_share_their_modules(mine, tmp_path):
     files = FILES | {"other.py": TOGETHER}
     other = mine(files, "other")
     text = pack([Run(encoding=sys.modules["mine"].Halved(), model=other.Own(widths=(8,)))])
     assert json.loads(text)["files"] == files
-    mine(
-        FILES | {"mine.py": "", "other.py": ""}
-    )  # so that the classes have to be taken from the parcel
+    mine(FILES | {"mine.py": "", "other.py": ""})  # without the classes, so that they are received
     (run,) = unpack(text)
     assert not isinstance(run.model, other.Own)
     assert run.model.knows(run.encoding)
@@ -350,18 +350,28 @@ def test_two_files_of_one_name_are_refused(mine):
         pack([*runs, Run(model=other.Own(widths=(8,)))])
 
 
-def test_a_file_that_a_method_imports_is_the_parcels_own(mine, tmp_path):
+def test_a_method_imports_the_file_that_was_sent_with_it(mine, tmp_path):
     texts = [
         pack(runs_of(mine(FILES | {"late.py": f"def shift():\n    return {n}\n"}))) for n in (1, 2)
     ]
-    told = elsewhere(*texts, *texts, folder=tmp_path / "empty")
-    assert told["codes"] == [[10.0, 2.5, 2.5], [11.0, 3.5, 3.5]] * 2
-    assert told["classes"][:2] == told["classes"][2:]
+    result = unpack_elsewhere(*texts, *texts, folder=tmp_path / "empty")
+    assert result["codes"] == [[10.0, 2.5, 2.5], [11.0, 3.5, 3.5]] * 2
+    assert result["classes"][:2] == result["classes"][2:]
 
 
-def test_a_file_that_only_a_figure_needs_may_be_missing_something(mine, tmp_path):
+def test_a_file_that_only_a_figure_needs_may_fail_to_import(mine, tmp_path):
     figures = "\ndef figures(rows):\n    import other\n"
     files = FILES | {"mine.py": PART + figures, "other.py": "import a_package_that_is_nowhere\n"}
-    assert elsewhere(pack(runs_of(mine(files))), folder=tmp_path / "empty")["codes"] == [
+    assert unpack_elsewhere(pack(runs_of(mine(files))), folder=tmp_path / "empty")["codes"] == [
         [9.0, 1.5, 1.5]
     ]
+
+
+@pytest.mark.parametrize(
+    "name", ["../outside.py", "/tmp/recombine-outside.py", "a/../../outside.py", "data.txt"]
+)
+def test_a_file_outside_the_folder_of_the_worker_is_refused(name):
+    content = json.loads(remote.pack([rc.Run()]))
+    content["files"] = {name: "raise SystemExit"}
+    with pytest.raises(InputError, match="no Python file inside its folder: the runs are refused"):
+        remote.unpack(json.dumps(content))

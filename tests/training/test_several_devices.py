@@ -1,5 +1,8 @@
-"""Several devices in one machine share the runs of a program. XLA plays four devices on the host for this, in a process
-of its own, because it must be told before it starts."""
+"""Several devices in one machine share the runs of a program.
+
+XLA simulates four devices on the host. This needs a new process, because XLA reads the setting when
+it starts.
+"""
 
 import json
 import os
@@ -17,46 +20,48 @@ import json, re, sys
 from pathlib import Path
 import jax
 import recombine as rc
-from recombine import device, trainer
+from recombine.training import device, trainer
 from tests.tiny import TINY
 
 assert device.num_devices() == 4
+folder = Path(sys.argv[1])
 runs = rc.sweep(TINY, recipe__learning_rate=[0.01, 0.02, 0.03], seed=range(2))
 ready = trainer.prepare(runs, 6)
 carry = ready.program.start(ready.shared, ready.lanes[0])[1]
-told = {
+leaves = jax.tree.leaves(carry)
+code = "".join(function.as_text() for function in ready.program)
+measured = {
     "lanes": len(ready.lanes),
-    "places": [len(leaf.addressable_shards) for leaf in jax.tree.leaves(carry)],
-    "shares": sorted({leaf.addressable_shards[0].data.shape[0] for leaf in jax.tree.leaves(carry)}),
-    "talks": sorted(set(re.findall(r"all-[a-z]+|collective[a-z-]*|reduce-scatter", "".join(
-        program.as_text() for program in ready.program)))),
+    "num_shards": [len(leaf.addressable_shards) for leaf in leaves],
+    "runs_per_shard": sorted({leaf.addressable_shards[0].data.shape[0] for leaf in leaves}),
+    "communication": sorted(set(re.findall(r"all-[a-z]+|collective[a-z-]*|reduce-scatter", code))),
 }
 
 class Killed(BaseException):
     pass
 
-def watch(progress):
+def kill_before_end(progress):
     if progress.phase == "training" and progress.step < 20:
         raise Killed
 
 try:
-    trainer.train_chunk(runs, 6, watch, None, Path(sys.argv[1]))
+    trainer.train_chunk(runs, 6, kill_before_end, None, folder)
 except Killed:
-    told["checkpoints"] = len(list(Path(sys.argv[1]).iterdir()))
+    measured["checkpoints"] = len(list(folder.iterdir()))
 steps = []
-found = trainer.train_chunk(runs, 6, lambda p: steps.append((p.phase, p.step)), None, Path(sys.argv[1]))
-told["steps"] = steps
-told["losses"] = [[float(row["test/loss"]) for row in rows] for rows in found.rows]
-told["weights"] = [leaf.shape[0] for leaf in jax.tree.leaves(found.net)]
+trained = trainer.train_chunk(runs, 6, lambda p: steps.append((p.phase, p.step)), None, folder)
+measured["steps"] = steps
+measured["losses"] = [[float(row["test/loss"]) for row in rows] for rows in trained.rows]
+measured["runs_per_weight"] = [leaf.shape[0] for leaf in jax.tree.leaves(trained.net)]
 table = rc.train(runs)
-told["table"] = table["test/loss"].tolist()
-told["width"] = int(table["meta/width"].iloc[0])
-sys.stdout.write(json.dumps(told))
+measured["table"] = table["test/loss"].tolist()
+measured["width"] = int(table["meta/width"].iloc[0])
+sys.stdout.write(json.dumps(measured))
 """
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
+def measured(tmp_path_factory):
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "RECOMBINE_CHECKPOINT": "0"}
     command = [sys.executable, "-c", CHILD, str(tmp_path_factory.mktemp("checkpoints"))]
     done = subprocess.run(
@@ -66,23 +71,23 @@ def told(tmp_path_factory):
     return json.loads(done.stdout)
 
 
-def test_every_device_has_its_share_and_none_talks_to_another(told):
-    assert told["lanes"] == 1
-    assert set(told["places"]) == {4}
-    assert told["shares"] == [2], "six runs and two empty places on four devices"
-    assert told["talks"] == []
+def test_every_device_has_its_share_without_communication(measured):
+    assert measured["lanes"] == 1
+    assert set(measured["num_shards"]) == {4}
+    assert measured["runs_per_shard"] == [2], "six runs and two of padding on four devices"
+    assert measured["communication"] == []
 
 
-def test_rows_are_those_of_each_run_alone(told):
+def test_rows_equal_those_of_each_run_alone(measured):
     runs = rc.sweep(TINY, recipe__learning_rate=[0.01, 0.02, 0.03], seed=range(2))
     alone = rc.train(runs)["test/loss"].to_numpy()
-    np.testing.assert_allclose(np.ravel(told["losses"]), alone, rtol=1e-4)
-    np.testing.assert_allclose(told["table"], alone, rtol=1e-4)
-    assert set(told["weights"]) == {6}, "the empty places are gone"
-    assert told["width"] == 6
+    np.testing.assert_allclose(np.ravel(measured["losses"]), alone, rtol=1e-4)
+    np.testing.assert_allclose(measured["table"], alone, rtol=1e-4)
+    assert set(measured["runs_per_weight"]) == {6}, "the padding is removed"
+    assert measured["width"] == 6
 
 
-def test_checkpoints_are_spread_out_again(told):
-    assert told["checkpoints"] == 1
-    assert told["steps"][-1] == ["training", 20]
-    assert ["training", 10] not in told["steps"], "the first half was not trained again"
+def test_a_resumed_checkpoint_is_divided_among_the_devices(measured):
+    assert measured["checkpoints"] == 1
+    assert measured["steps"][-1] == ["training", 20]
+    assert ["training", 10] not in measured["steps"], "the first half was not trained again"

@@ -9,7 +9,7 @@ import recombine as rc
 from recombine.basics.errors import InputError
 from recombine.parts.prng import new_key
 from recombine.parts.protocols import Batch, Split
-from recombine.training.task_sampler import Laboratory, Setting, make_shared, make_split, predict
+from recombine.training.task_sampler import Setting, TaskSampler, make_shared, make_split, predict
 from tests.tiny import TINY
 
 SMALL = rc.Transformer(num_layers=1, d_model=8, num_heads=2, d_ff=16)
@@ -25,7 +25,7 @@ def net_of(model):
     return model.init(new_key(0), jax.tree.map(lambda leaf: leaf[0], batch(4)), 3)
 
 
-def test_points_are_shown_so_many_at_a_time():
+def test_a_network_sees_a_given_number_of_points_at_a_time():
     net, whole = net_of(SMALL), batch(8)
     prediction, activations = predict(net, whole, at_once=4)
     halves = [predict(net, whole._replace(x=whole.x[:, i : i + 4]))[0] for i in (0, 4)]
@@ -38,25 +38,26 @@ def test_points_are_shown_so_many_at_a_time():
     )
 
 
-def test_a_model_whose_points_are_apart_does_not_mind():
+def test_a_model_with_independent_points_gives_the_same_predictions():
     net, whole = net_of(rc.MLP(widths=(8,))), batch(8)
-    for one, other in zip(
-        *(jax.tree.leaves(predict(net, whole, n)) for n in (2, None)), strict=True
-    ):
-        np.testing.assert_allclose(one, other, atol=1e-6)
+    in_pairs = jax.tree.leaves(predict(net, whole, at_once=2))
+    all_at_once = jax.tree.leaves(predict(net, whole))
+    for leaf, expected in zip(in_pairs, all_at_once, strict=True):
+        np.testing.assert_allclose(leaf, expected, atol=1e-6)
 
 
-def test_evaluation_shows_as_many_points_as_training():
+def test_evaluation_uses_as_many_points_at_a_time_as_training():
     run = dataclasses.replace(TINY, model=SMALL, num_points=4, num_eval_points=8)
     shared = jax.tree.map(jnp.asarray, make_shared(run.family))
     split = Split(*map(jnp.asarray, make_split(run, np.asarray(shared.table))[0]))
-    lab = Laboratory(run, shared, split, Setting(run.family.init(new_key(0)), ()), net_of(SMALL))
-    seen = lab.look(new_key(1), shared.table[:3])
-    np.testing.assert_allclose(seen.prediction, predict(lab.net, seen.batch, 4)[0], atol=1e-6)
-    assert np.abs(seen.prediction - predict(lab.net, seen.batch)[0]).max() > 1e-3
+    setting = Setting(run.family.init(new_key(0)), ())
+    sampler = TaskSampler(run, shared, split, setting, net_of(SMALL))
+    seen = sampler.look(new_key(1), shared.table[:3])
+    np.testing.assert_allclose(seen.prediction, predict(sampler.net, seen.batch, 4)[0], atol=1e-6)
+    assert np.abs(seen.prediction - predict(sampler.net, seen.batch)[0]).max() > 1e-3
 
 
-def test_numbers_of_points_that_do_not_go_together_are_refused():
+def test_numbers_of_points_that_do_not_fit_together_are_refused():
     with pytest.raises(
         InputError, match="num_eval_points=10 must be a multiple of num_points=4: Transformer sees"
     ):
@@ -64,7 +65,7 @@ def test_numbers_of_points_that_do_not_go_together_are_refused():
     assert dataclasses.replace(TINY, num_points=4, num_eval_points=10).num_eval_points == 10
 
 
-def test_a_fitted_network_predicts_as_many_at_a_time_too():
+def test_a_fitted_network_predicts_as_many_points_at_a_time_as_in_training():
     run = dataclasses.replace(TINY, model=SMALL, num_points=4)
     fitted = rc.Fitted(run, net_of(SMALL), run.family.init(new_key(0)), ())
     task = [1.0, 0, 0, 0.5, 0, 0]

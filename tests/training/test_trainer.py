@@ -1,9 +1,9 @@
-"""The host's side of a program: lanes, halves where memory is short, and the type of the products."""
+"""The trainer: lanes, halves if memory is short, and the type of matrix products."""
 
+import concurrent.futures
 import dataclasses
 import functools
 import re
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from recombine.sweeps.run import identity, structure
 from recombine.training import device, program, scheduler, trainer
 from tests.tiny import TINY
 
-FULL = RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 99 GiB")
+OUT_OF_MEMORY = RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 99 GiB")
 
 
 def six() -> list[rc.Run]:
@@ -24,48 +24,55 @@ def six() -> list[rc.Run]:
 
 
 @pytest.fixture(scope="module")
-def whole() -> trainer.Trained:
-    """Six runs of one program, trained where nothing is short."""
+def whole() -> trainer.TrainedChunk:
+    """Six runs of one program, trained with enough memory."""
     return trainer.train_chunk(six())
 
 
 @pytest.fixture
-def room(monkeypatch):
-    """A device on which training fails for lack of memory beyond some width; gives the widths that were tried."""
+def limit_width(monkeypatch):
+    """Make training fail above a width. Returns the list of the widths that are tried."""
 
-    def room(width: int, error: Exception = FULL) -> list[int]:
-        train, tried = trainer.advance, []
+    def limit_width(max_width: int, error: Exception = OUT_OF_MEMORY) -> list[int]:
+        train_prepared = trainer.train_prepared
+        tried = []
 
-        def limited(ready, *args):
-            tried.append(ready.width)
-            if ready.width > width:
+        def limited(chunk, *args):
+            tried.append(chunk.width)
+            if chunk.width > max_width:
                 raise error
-            return train(ready, *args)
+            return train_prepared(chunk, *args)
 
-        monkeypatch.setattr(trainer, "advance", limited)
+        monkeypatch.setattr(trainer, "train_prepared", limited)
         return tried
 
-    return room
+    return limit_width
 
 
-def same(found: trainer.Trained, expected: trainer.Trained) -> None:
-    """Rows, networks and teachers are equal to the last bit."""
-    assert len(found.rows) == len(expected.rows)
-    for rows, others in zip(found.rows, expected.rows, strict=True):
-        assert [row.keys() for row in rows] == [row.keys() for row in others]
-        for row, other in zip(rows, others, strict=True):
+def assert_same(trained: trainer.TrainedChunk, expected: trainer.TrainedChunk) -> None:
+    """Check that rows, networks and teachers are equal to the last bit."""
+    assert len(trained.rows) == len(expected.rows)
+    for rows, expected_rows in zip(trained.rows, expected.rows, strict=True):
+        assert [row.keys() for row in rows] == [row.keys() for row in expected_rows]
+        for row, expected_row in zip(rows, expected_rows, strict=True):
             for name in row:
-                np.testing.assert_array_equal(row[name], other[name], err_msg=name)
-    for leaf, other in zip(
-        *(jax.tree.leaves((t.net, t.setting)) for t in (found, expected)), strict=True
-    ):
-        np.testing.assert_array_equal(leaf, other)
+                np.testing.assert_array_equal(row[name], expected_row[name], err_msg=name)
+    leaves = jax.tree.leaves((trained.net, trained.setting))
+    expected_leaves = jax.tree.leaves((expected.net, expected.setting))
+    for leaf, expected_leaf in zip(leaves, expected_leaves, strict=True):
+        np.testing.assert_array_equal(leaf, expected_leaf)
+
+
+def select(trained: trainer.TrainedChunk, runs: slice) -> trainer.TrainedChunk:
+    """Some runs of a trained chunk."""
+    net, setting = jax.tree.map(lambda leaf: leaf[runs], (trained.net, trained.setting))
+    return trained._replace(rows=trained.rows[runs], net=net, setting=setting)
 
 
 def test_runs_of_a_chunk_differ_and_are_in_order(whole):
     assert whole.widths == [6] * 6
     losses = [rows[-1]["test/loss"] for rows in whole.rows]
-    assert len(set(map(float, losses))) == 6, "or equal rows would prove nothing below"
+    assert len(set(map(float, losses))) == 6, "otherwise equal rows would prove nothing below"
     assert [[row["step"] for row in rows] for rows in whole.rows] == [[10, 20]] * 6
 
 
@@ -73,56 +80,67 @@ def test_on_a_cpu_a_chunk_equals_its_runs_alone_bit_for_bit(whole):
     assert device.on_cpu()
     for i, run in enumerate(six()):
         alone = trainer.train_chunk([run])
-        picked = jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], (whole.net, whole.setting))
-        same(alone, whole._replace(rows=[whole.rows[i]], net=picked[0], setting=picked[1]))
+        assert_same(alone, select(whole, slice(i, i + 1)))
 
 
 def test_a_padded_chunk_gives_the_same_rows(whole):
-    found = trainer.train_chunk(six()[:4], width=6)
-    assert found.widths == [6] * 4
-    assert len(found.rows) == 4
-    picked = jax.tree.map(lambda leaf: leaf[:4], (whole.net, whole.setting))
-    same(found, whole._replace(rows=whole.rows[:4], net=picked[0], setting=picked[1]))
+    trained = trainer.train_chunk(six()[:4], width=6)
+    assert trained.widths == [6] * 4
+    assert len(trained.rows) == 4
+    assert_same(trained, select(whole, slice(4)))
 
 
 @pytest.mark.parametrize(
-    ("width", "tried"), [(3, [6, 3, 3]), (2, [6, 3, 2, 2, 3, 2, 2]), (1, None)]
+    ("width", "expected_widths"), [(3, [6, 3, 3]), (2, [6, 3, 2, 2, 3, 2, 2]), (1, None)]
 )
-def test_what_does_not_fit_is_trained_in_halves(whole, room, width, tried):
-    seen, widths = [], room(width)
-    found = trainer.train_chunk(six(), watch=seen.append)
-    assert tried is None or widths == tried
-    assert found.widths == [width] * 6
-    assert found.note == f"out of memory with 6 runs at once: trained {width} at a time"
-    same(found, whole)
-    fractions = [progress.fraction for progress in seen]
+def test_a_chunk_that_does_not_fit_is_trained_in_halves(whole, limit_width, width, expected_widths):
+    tried = limit_width(width)
+    reports = []
+    trained = trainer.train_chunk(six(), on_progress=reports.append)
+    assert expected_widths is None or tried == expected_widths
+    assert trained.widths == [width] * 6
+    assert trained.note == f"out of memory with 6 runs at once: trained {width} at a time"
+    assert_same(trained, whole)
+    fractions = [progress.fraction for progress in reports]
     assert fractions == sorted(fractions)
     assert (fractions[0], fractions[-1]) == (0, 1)
     assert len(set(fractions)) > 2
-    assert sum(p.phase == "training" for p in seen) == 2 * sum(tried <= width for tried in widths)
+    num_trained_chunks = sum(tried_width <= width for tried_width in tried)
+    num_training_reports = sum(progress.phase == "training" for progress in reports)
+    assert num_training_reports == 2 * num_trained_chunks
 
 
-def test_a_program_that_would_not_fit_is_not_even_started(whole, monkeypatch):
-    prepare, train, widths, trained = trainer.prepare, trainer.advance, [], []
+@pytest.fixture
+def prepared_widths(monkeypatch):
+    """A device on which two runs fit. Gives the list of the widths that are prepared."""
+    prepare = trainer.prepare
+    widths = []
 
-    def prepared(*args):
+    def logged_prepare(*args):
         widths.append(args[1])
         return prepare(*args)
 
-    def noted(ready, *args):
-        trained.append(ready.width)
-        return train(ready, *args)
-
-    monkeypatch.setattr(trainer, "prepare", prepared)
-    monkeypatch.setattr(trainer, "advance", noted)
+    monkeypatch.setattr(trainer, "prepare", logged_prepare)
     monkeypatch.setattr(device, "fits", lambda *_: widths[-1] <= 2)
-    same(trainer.train_chunk(six()), whole)
-    assert widths == [6, 3, 2, 2, 3, 2, 2]
-    assert trained == [2, 2, 2, 2]
+    return widths
 
 
-def test_rows_tell_the_width_that_they_were_trained_with(whole, room):
-    room(2)
+def test_a_program_that_does_not_fit_is_not_started(whole, prepared_widths, monkeypatch):
+    train_prepared = trainer.train_prepared
+    trained_widths = []
+
+    def logged_train(chunk, *args):
+        trained_widths.append(chunk.width)
+        return train_prepared(chunk, *args)
+
+    monkeypatch.setattr(trainer, "train_prepared", logged_train)
+    assert_same(trainer.train_chunk(six()), whole)
+    assert prepared_widths == [6, 3, 2, 2, 3, 2, 2]
+    assert trained_widths == [2, 2, 2, 2]
+
+
+def test_rows_have_the_width_that_they_were_trained_with(whole, limit_width):
+    limit_width(2)
     rows = rc.train(six(), max_width=6)
     assert rows["meta/width"].unique().tolist() == [2]
     assert rows["meta/note"].unique().tolist() == [
@@ -134,17 +152,12 @@ def test_rows_tell_the_width_that_they_were_trained_with(whole, room):
 
 
 @pytest.mark.parametrize("num_runs", [5, 6])
-def test_networks_stay_with_their_runs_where_lanes_are_padded(whole, monkeypatch, num_runs):
-    # As on a GPU: all runs of a program in one call. Three runs are two programs of two here, with one place empty.
-    monkeypatch.setattr(device, "lane", lambda width: width)
-    prepare, widths = trainer.prepare, []
-
-    def prepared(*args):
-        widths.append(args[1])
-        return prepare(*args)
-
-    monkeypatch.setattr(trainer, "prepare", prepared)
-    monkeypatch.setattr(device, "fits", lambda *_: widths[-1] <= 2)
+def test_networks_stay_with_their_runs_if_lanes_are_padded(
+    whole, prepared_widths, monkeypatch, num_runs
+):
+    # As on a GPU, one call trains all runs of a program. Three runs become two lanes of two runs,
+    # one of them padded.
+    monkeypatch.setattr(device, "lane_width", lambda width: width)
     chunk = scheduler.Chunk(tuple(six()[:num_runs]), 6)
     for i, fitted in enumerate(scheduler.fit_chunk(chunk)):
         losses = [row["test/loss"] for row in whole.rows[i]]
@@ -161,32 +174,33 @@ def test_networks_stay_with_their_runs_where_lanes_are_padded(whole, monkeypatch
             np.testing.assert_allclose(leaf, expected[i], atol=1e-3, err_msg=f"network of run {i}")
 
 
-def test_another_error_is_raised_at_once(room):
-    tried = room(1, ValueError("INVALID_ARGUMENT: shapes"))
+def test_other_errors_are_raised_at_once(limit_width):
+    tried = limit_width(1, ValueError("INVALID_ARGUMENT: shapes"))
     with pytest.raises(ValueError, match="INVALID_ARGUMENT"):
         trainer.train_chunk(six())
     assert tried == [6]
 
 
-def test_one_run_without_room_is_an_error(room):
-    tried = room(0)
+def test_a_single_run_that_does_not_fit_is_an_error(limit_width):
+    tried = limit_width(0)
     with pytest.raises(InputError, match="one run does not fit in the device's memory: lower"):
         trainer.train_chunk(six())
     assert tried == [6, 3, 2, 1]
 
 
-def test_a_lone_run_is_tried_however_much_it_seems_to_need(monkeypatch):
+def test_a_single_run_is_tried_even_if_it_seems_too_large(monkeypatch):
     monkeypatch.setattr(device, "fits", lambda *_: False)
-    found = trainer.train_chunk([TINY])
-    assert found.widths == [1]
-    assert np.isfinite(found.rows[0][-1]["test/loss"])
+    trained = trainer.train_chunk([TINY])
+    assert trained.widths == [1]
+    assert np.isfinite(trained.rows[0][-1]["test/loss"])
 
 
-def test_a_chunk_compiled_elsewhere_that_runs_out_of_memory_is_halved_too(whole):
-    ready = SimpleNamespace(result=lambda: (_ for _ in ()).throw(FULL))
-    found = trainer.train_chunk(six(), ready=ready)
-    assert found.widths == [3] * 6
-    same(found, whole)
+def test_a_chunk_that_runs_out_of_memory_while_compiled_ahead_is_halved(whole):
+    compiling = concurrent.futures.Future()
+    compiling.set_exception(OUT_OF_MEMORY)
+    trained = trainer.train_chunk(six(), compiling=compiling)
+    assert trained.widths == [3] * 6
+    assert_same(trained, whole)
 
 
 def test_runs_of_two_structures_are_refused():
@@ -209,20 +223,19 @@ def test_bfloat16_rows_are_near_float32_rows_and_the_network_is_float32(recipe):
             assert row[name] == pytest.approx(other[name], rel=0.05), name
             assert row[name] != other[name], f"{name}: the type must make a difference"
     assert {leaf.dtype for leaf in jax.tree.leaves(low.net)} == {np.dtype("float32")}
-    # The weights are not merely float32 in name: they have more digits than bfloat16.
+    # The weights really have more digits than bfloat16.
     weight = jnp.asarray(low.net.layers[1].weight)
     assert (weight != weight.astype(jnp.bfloat16).astype(jnp.float32)).mean() > 0.9
 
 
 def products(run: rc.Run) -> tuple[list[str], str]:
-    """The type of every matrix product in a run's training, as JAX was told it, and the whole text."""
-    ready = trainer.prepare([run])
+    """The type of every matrix product in the jaxpr of `advance`, and the text of the jaxpr."""
+    chunk = trainer.prepare([run])
     advance = functools.partial(program._advance, structure(run))
-    states = ready.program.start(ready.shared, ready.lanes[0])
+    inputs = (chunk.shared, chunk.lanes[0])
+    states = chunk.program.start(*inputs)
     mapped = jax.vmap(advance, in_axes=(None, 0, 0, 0, None, None))
-    text = str(
-        jax.make_jaxpr(mapped)(ready.shared, ready.lanes[0], *states, jnp.int32(0), jnp.int32(1))
-    )
+    text = str(jax.make_jaxpr(mapped)(*inputs, *states, jnp.int32(0), jnp.int32(1)))
     return re.findall(r"(\w+)\[[\d,]*\] = dot_general\[", text), text
 
 
@@ -232,7 +245,8 @@ def test_training_multiplies_in_the_recipes_type():
     assert "bf16" not in text
     low, _ = products(dataclasses.replace(TINY, recipe=rc.Paper(precision="bfloat16")))
     assert len(low) == len(exact)
-    # Three layers forward, three gradients of weights and two of activations; the rest is the teacher.
+    # Three layers forward, three gradients of weights and two of activations. The other products
+    # are the teacher's.
     assert low.count("bf16") == 8
     assert low.count("f32") >= 3
     # Muon: three products in each of five iterations for each of three shapes.

@@ -1,31 +1,28 @@
-"""Can one tell from a language model's activations which instructions it will get wrong?
+"""Which held-out instructions will a language model get wrong? Predicted from its activations.
 
-Claim: combinations whose parts cannot be read from a network's activations are those that it fails on. The paper says
-so of image models (arXiv 2507.07207, section on image generation) and has no language model; here is one.
+Claim: a network fails on the combinations whose parts cannot be decoded from its activations. The
+paper reports this for image models and has no language model (arXiv 2507.07207, section on image
+generation). Here it is tested on small language models.
 
-Small Llamas are trained from random weights to follow instructions, "reverse and mirror and rotate : d a f b e c =", on
-some combinations of operations; the others are never seen. Outcome: how often an unseen instruction is answered wrongly
-on new lists, whole answers counting. Each student is saved, loaded by the instrument's adapter of transformers and
-recorded: where the instruction ends, where the answer starts, and on average over the places that its letters are
-written from. The last is the equivalent of the paper's, and what the claims are about. Ridge probes are fitted on train
-instructions, which also choose the layer. Compared with: how many operations the instruction names, and how rare their
-pairs are in training (no activations), how unlikely the student itself holds its answers, probes of another
-instruction's operations (the control), and the same probes on the untrained twin, which reads the same sentences with
-random weights. All this also with a probe of all layers at once, which chooses none. Students that get nearly all or
-nearly none of the unseen instructions right are left out of these: there is nothing to rank.
+Small Llamas are trained from random weights to follow instructions such as "reverse and mirror and
+rotate : d a f b e c =". They are trained on some combinations of operations; the others are held
+out. The outcome is how often a held-out instruction is answered wrong on new lists; an answer
+counts as a whole.
+
+Each student is saved, loaded with the adapter for transformers, and recorded at three positions:
+the end of the instruction, the start of the answer, and the mean over the positions that write the
+answer. The claims are about the mean, which corresponds to the paper's measure. Ridge probes are
+fitted on train instructions, which also choose the layer. Another probe uses all layers at once.
+
+Baselines: the number of operations, the rarity of their pairs in training (no activations), the
+student's own uncertainty about its answers, and the same probes on the untrained student. Control:
+probes fitted on the operations of another instruction. Students that answer nearly all or nearly
+none of the held-out instructions correctly are left out: there is nothing to rank.
 
 Command:  recombine run instructions --scale full
 Runtime:  full: 3.5 minutes on an H200, 7 on one that is shared; small: 3 minutes on two cores.
-Expected: the more is trained on, the more is followed; a rank correlation above .1 and counting's, not the control's.
-Measured: full (2026-11-16, 4 seeds, 40 students in 2 cells): of answers to unseen ones .86 are right after 131 of 175
-          instructions, .58 after 50, .03 after 17 (width 128); .23 after 50 in which two groups of operations are never
-          mixed. What fails (32 students): from the best read layer rank correlation .30 (.27 to .33), AUROC .67; the
-          number of operations does better (.37), rare pairs, too (.36), an untrained twin nearly (.27), the control not
-          (.01). From all layers at once .59 (.57 to .61) and .85 (.84 to .87), among equally long ones .53: more than
-          the number of operations, than the twin's layers (.23), and the control has .03. The student's own doubt has
-          more, .67: .77 where instructions are random, but .37 where groups were never mixed, and there all layers have
-          .60. The best read layer is the first in 31 of 32, read with an R2 of .80 to .99 also where most answers are
-          wrong: to know what is asked is not to do it.
+Expected: more train instructions give more correct answers; a rank correlation above .1 and above
+          that of the baselines without activations; none for the control.
 """
 
 import importlib
@@ -37,371 +34,437 @@ import pandas as pd
 from recombine.basics.errors import InputError
 from recombine.basics.random_streams import generator
 from recombine.basics.statistics import rank_correlation
-from recombine.experiments import claim as ledger
-from recombine.reporting import figure
+from recombine.experiments.claim import (
+    DeclaredClaim,
+    Frame,
+    above,
+    control,
+    hypothesis,
+    mean_difference,
+    mean_of,
+    reproduces,
+    where,
+    within,
+)
+from recombine.experiments.instrument._instructions.grammar import Language
+from recombine.experiments.plots import bars, curve
+from recombine.parts.supports.disconnected import Disconnected
+from recombine.parts.supports.random import Random
 
 TITLE = "Which unseen instructions will a language model get wrong? Predicted from its activations"
 SOURCE = "arXiv 2507.07207, section on image generation"
-# Operations, at most so many at once, length of a list and number of letters.
-LANGUAGES = {"tiny": (4, 2, 4, 4), "small": (6, 3, 4, 5), "full": (10, 3, 6, 8)}
-# Widths, depth, steps, batch, learning rate.
-STUDENTS: dict[str, tuple[tuple[int, ...], int, int, int, float]] = {
-    "tiny": ((32,), 1, 10, 8, 3e-3),
-    "small": ((64,), 2, 1000, 64, 3e-3),
-    "full": ((128, 64), 4, 3000, 256, 2e-3),
+LANGUAGES = {
+    "tiny": Language(num_modules=4, num_hot=2, length=4, num_letters=4),
+    "small": Language(num_modules=6, num_hot=3, length=4, num_letters=5),
+    "full": Language(num_modules=10, num_hot=3, length=6, num_letters=8),
+}
+WIDTHS = {"tiny": (32,), "small": (64,), "full": (128, 64)}
+TRAINING: dict[str, dict[str, Any]] = {  # fields of `Size`
+    "tiny": {"depth": 1, "num_steps": 10, "batch_size": 8, "learning_rate": 3e-3},
+    "small": {"depth": 2, "num_steps": 1000, "batch_size": 64, "learning_rate": 3e-3},
+    "full": {"depth": 4, "num_steps": 3000, "batch_size": 256, "learning_rate": 2e-3},
 }
 SEEDS = {"tiny": 2, "small": 2, "full": 4}
-FRACTIONS = {"tiny": (0.5,), "small": (0.25,), "full": (0.25, 0.5, 0.9)}  # of instructions held out
+HELD_OUT = {"tiny": (0.5,), "small": (0.25,), "full": (0.25, 0.5, 0.9)}  # fractions of instructions
 GROUPS = {"tiny": (2, 2), "small": (3, 3), "full": (5, 5)}  # of operations that are never mixed
-SAMPLES = {
-    "tiny": (2, 4),
-    "small": (8, 32),
-    "full": (8, 64),
-}  # lists of an instruction that are read, and judged
-RANDOM, APART = "random", "never mixed"
-MIXED = (0.05, 0.95)  # of unseen answers are wrong: below and above there is nothing to rank
-NONE = 0.1  # rank correlation that counts as none
-STRONG, TOLD, WORKS = (
-    0.7,
-    0.8,
-    0.9,
-)  # a rank correlation, an AUROC and a share of right answers that would be of use
-STUDENT = ["width", "support", "frac_test", "seed"]  # what tells one from another
+NUM_JUDGED = {"tiny": 4, "small": 32, "full": 64}  # lists per instruction that are scored
+NUM_PROBED = {"tiny": 2, "small": 8, "full": 8}  # lists per instruction that probes are fitted on
+RANDOM = "random"
+NEVER_MIXED = "never mixed"
+FAILURE_RANGE = (0.05, 0.95)  # share of wrong answers; outside it, there is nothing to rank
+MIN_ACCURACY = 0.9  # on held-out instructions, to count as compositional
+MIN_CORRELATION = 0.7  # a rank correlation that would be useful in practice
+MIN_AUROC = 0.8  # an AUROC that would be useful in practice
+NO_CORRELATION = 0.1  # rank correlations up to this count as none
+STUDENT = ["width", "support", "frac_test", "seed"]  # the columns that identify a student
 PREDICTORS = {
-    "answer": "read from the best read layer",
-    "last": "read from the last layer",
-    "whole": "read from all layers at once",
-    "start": "read where the answer starts",
-    "asked": "read where the instruction ends",
+    "answer": "probe of the best layer",
+    "last": "probe of the last layer",
+    "whole": "probe of all layers",
+    "start": "probe at the start of the answer",
+    "asked": "probe at the end of the instruction",
     "rarity": "rare pairs (no activations)",
-    "length": "how many operations (no activations)",
-    "doubt": "its own doubt in its answers",
-    "twin": "read from its untrained twin",
-    "control": "control: read as another instruction",
+    "length": "number of operations (no activations)",
+    "doubt": "the student's own uncertainty",
+    "twin": "probe of the untrained student",
+    "control": "control: probe of another instruction",
 }
-DRAWN = ("whole", "answer", "twin", "length", "doubt", "control")  # more cannot be told apart
+PLOTTED = ("whole", "answer", "twin", "length", "doubt", "control")  # more bars are not readable
 
 
 def cells(scale: str) -> list[dict[str, Any]]:
-    """One cell for each width: all its students learn at once."""
-    return [{"scale": scale, "width": width} for width in STUDENTS[scale][0]]
+    """One cell per width. All its students are trained together."""
+    return [{"scale": scale, "width": width} for width in WIDTHS[scale]]
 
 
 def students(scale: str) -> list[dict[str, Any]]:
-    """The supports and seeds of all students of a width, with the parts of the tasks."""
-    from recombine.experiments.instrument._instructions.grammar import Language
-    from recombine.parts.supports.disconnected import Disconnected
-    from recombine.parts.supports.random import Random
+    """The support, the seed and the split of every student of a width.
 
-    tasks = Language(*LANGUAGES[scale]).tasks()
-    apart = [
-        Disconnected(GROUPS[scale]).parts(tasks, generator(s, "apart"), 0.5)
-        for s in range(SEEDS[scale])
+    `parts` has one entry per task: 1 for a train task, 2 for a held-out task. Students of a random
+    support with equally many train tasks are the control of those whose groups are never mixed.
+    """
+    tasks = LANGUAGES[scale].tasks()
+    seeds = range(SEEDS[scale])
+    unmixed = Disconnected(GROUPS[scale])
+    unmixed_parts = [unmixed.parts(tasks, generator(seed, "apart"), 0.5) for seed in seeds]
+    unmixed_fraction = float(np.mean([(parts == 2).mean() for parts in unmixed_parts]))
+    listed = [
+        {"support": NEVER_MIXED, "seed": seed, "parts": parts, "frac_test": unmixed_fraction}
+        for seed, parts in enumerate(unmixed_parts)
     ]
-    as_many = float(np.mean([(parts == 2).mean() for parts in apart]))
-    found = [
-        {"support": APART, "seed": seed, "parts": parts, "frac_test": as_many}
-        for seed, parts in enumerate(apart)
-    ]
-    for fraction in sorted((*FRACTIONS[scale], as_many)):
-        for seed in range(SEEDS[scale]):
+    for fraction in sorted((*HELD_OUT[scale], unmixed_fraction)):
+        for seed in seeds:
             parts = Random().parts(tasks, generator(seed, "support"), fraction)
-            found.append({"support": RANDOM, "seed": seed, "parts": parts, "frac_test": fraction})
-    return found
+            listed.append({"support": RANDOM, "seed": seed, "parts": parts, "frac_test": fraction})
+    return listed
 
 
 def measure(scale: str, width: int) -> list[dict[str, Any]]:
-    """Train all students of a width, and compare what is read from each with what it gets wrong."""
-    try:
-        from recombine.experiments.instrument._instructions.student import (
-            Sentences,
-            Size,
-            Students,
-            one_thread,
-        )
+    """Train all students of a width and compare predicted with actual failures.
 
-        importlib.import_module(
-            "transformers"
-        )  # only after torch, or it would not look for it again
+    Gives one row per student and one row per student and held-out instruction.
+    """
+    _require_torch()
+    from recombine.experiments.instrument._instructions.probing import Answers, probe_student
+    from recombine.experiments.instrument._instructions.student import (
+        Sentences,
+        Size,
+        Students,
+        one_thread,
+    )
+
+    language = LANGUAGES[scale]
+    listed = students(scale)
+    seeds = [student["seed"] for student in listed]
+    splits = [student.pop("parts") for student in listed]
+    train = [np.flatnonzero(parts == 1) for parts in splits]
+    rows = []
+    with one_thread():
+        group = Students(language, Size(width, **TRAINING[scale]), seeds, train)
+        group.learn(seed=width)
+        sentences = Sentences(language, group.device, seed=width + 1)
+        prompts, correct = sentences.all(len(seeds), NUM_JUDGED[scale])
+        is_wrong = (group.answer(prompts)[0] != correct).any(dim=-1)
+        failed = _means_by_task(is_wrong.float(), NUM_JUDGED[scale])
+        prompts, _ = sentences.all(len(seeds), NUM_PROBED[scale])
+        answers, doubt = group.answer(prompts)
+        tokens = np.concatenate([prompts.cpu(), answers[..., :-1].cpu()], axis=-1)
+        doubt = _means_by_task(doubt, NUM_PROBED[scale])
+        for i, student in enumerate(listed):
+            answered = Answers(splits[i], tokens[i], doubt[i], failed[i])
+            rows += [student | row for row in probe_student(group, i, seeds[i], answered)]
+    return rows
+
+
+def _require_torch() -> None:
+    """Raise an error that says what to install if torch or transformers is missing."""
+    try:
+        importlib.import_module("torch")
+        importlib.import_module("transformers")  # after torch: it looks for torch only once
     except ModuleNotFoundError as error:
         raise InputError(
             f"{error.name} is not installed: pip install 'recombine[torch]'"
         ) from error
-    from recombine.experiments.instrument._instructions.grammar import Language
-    from recombine.experiments.instrument._instructions.reading import look
-
-    language, who, (num_read, num_judged) = (
-        Language(*LANGUAGES[scale]),
-        students(scale),
-        SAMPLES[scale],
-    )
-    seeds, parts = [one["seed"] for one in who], [one.pop("parts") for one in who]
-    train, size = [np.flatnonzero(one == 1) for one in parts], Size(width, *STUDENTS[scale][1:])
-    with one_thread():
-        group = Students(language, size, seeds, train)
-        group.learn(seed=width)
-        new = Sentences(language, group.device, seed=width + 1)
-        asked, right = new.all(len(who), num_judged)
-        wrong = (group.answer(asked)[0] != right).any(dim=-1).unflatten(1, (-1, num_judged))
-        failed = wrong.float().mean(dim=-1).cpu().numpy()
-        asked, _ = new.all(len(who), num_read)
-        written, doubt = (found.cpu().numpy() for found in group.answer(asked))
-        told, doubts = (
-            np.concatenate([asked.cpu(), written[..., :-1]], axis=-1),
-            doubt.reshape(*failed.shape, -1),
-        )
-        known = zip(parts, told, doubts.mean(axis=-1), failed, strict=True)
-        return [
-            who[i] | row for i, seen in enumerate(known) for row in look(group, i, seeds[i], *seen)
-        ]
 
 
-def _students(rows: Any) -> Any:
-    """Rows of students, with how well the number of operations alone ranks their unseen instructions."""
-    found, asked = rows[rows["what"] == "student"], rows[rows["what"] == "instruction"]
-    told = {
-        who: rank_correlation(one["num_hot"], one["failed"]) for who, one in asked.groupby(STUDENT)
+def _means_by_task(values: Any, num_samples: int) -> np.ndarray:
+    """Means over the samples of every task, from a tensor of students x (tasks x samples)."""
+    samples = values.cpu().numpy()
+    return samples.reshape(len(samples), -1, num_samples).mean(axis=-1)
+
+
+def prepare(rows: Frame) -> Frame:
+    """All rows, with labels for figures.
+
+    `length/spearman` is the rank correlation of the number of operations with failures, over the
+    held-out instructions of a student.
+    """
+    prepared = rows.copy()
+    correlations = {
+        student: rank_correlation(instructions["num_hot"], instructions["failed"])
+        for student, instructions in rows[rows["what"] == "instruction"].groupby(STUDENT)
     }
-    return found.assign(
-        **{"length/spearman": [told.get(tuple(who), np.nan) for who in found[STUDENT].to_numpy()]}
+    keys = rows[STUDENT].itertuples(index=False, name=None)
+    prepared["length/spearman"] = [correlations.get(key, np.nan) for key in keys]
+    prepared["students"] = rows["support"] + ", width " + rows["width"].astype(str)
+    is_unmixed = rows["support"] == NEVER_MIXED
+    prepared["held out"] = rows["frac_test"].map("{:.0%}".format)
+    prepared.loc[is_unmixed, "held out"] += f", {NEVER_MIXED}"
+    return prepared
+
+
+all_students = where({"what": "student"})
+random_students = where({"what": "student", "support": RANDOM})
+
+
+def students_with_failures(frame: Frame) -> Frame:
+    """The students whose share of wrong answers leaves something to rank."""
+    selected = all_students(frame)
+    return selected[(1 - selected["test"]).between(*FAILURE_RANGE)]
+
+
+def summary(rows: Frame) -> dict[str, float]:
+    """Shares of correct answers by support, and rank correlations of predictors with failures."""
+    frame = prepare(rows)
+    groups = all_students(frame).groupby(["width", "support", "frac_test"])
+    values = {
+        f"width {width}, {support}, {frac_test:.0%} held out: right": float(group["test"].mean())
+        for (width, support, frac_test), group in groups
+    }
+    ranked = students_with_failures(frame)
+    for name in PREDICTORS:
+        column = f"{name}/spearman"
+        if column in ranked and ranked[column].notna().any():
+            values[f"rank correlation, {name}"] = float(ranked[column].mean())
+    return values
+
+
+def most_trained(final: Frame) -> float:
+    """The share of correct answers of the students with the most train instructions."""
+    return float(final.loc[final["frac_test"] == final["frac_test"].min(), "test"].mean())
+
+
+def gain_by_data(final: Frame) -> float:
+    """The students with the most train instructions minus those with the fewest."""
+    fewest = final.loc[final["frac_test"] == final["frac_test"].max(), "test"].mean()
+    return most_trained(final) - float(fewest)
+
+
+def gain_by_width(final: Frame) -> float:
+    """The widest students minus the narrowest; NaN if there is only one width."""
+    means = final.groupby("width")["test"].mean()
+    return float(means.iloc[-1] - means.iloc[0]) if len(means) > 1 else np.nan
+
+
+def loss_if_never_mixed(final: Frame) -> float:
+    """Random supports minus those with unmixed groups, with equally many train instructions."""
+    fractions = final.loc[final["support"] == NEVER_MIXED, "frac_test"]
+    means = final[final["frac_test"].isin(fractions)].groupby("support")["test"].mean()
+    return float(means.get(RANDOM, np.nan) - means.get(NEVER_MIXED, np.nan))
+
+
+def by_predictor(frame: Frame) -> Frame:
+    """One row per student with failures and plotted predictor."""
+    ranked = students_with_failures(frame)
+    names = {f"{name}/spearman": PREDICTORS[name] for name in PLOTTED}
+    columns = [column for column in names if column in ranked]
+    long = ranked.melt(["run", "held out"], columns, "predictor", "rank correlation")
+    labels = [names[column] for column in columns]
+    return long.assign(predictor=pd.Categorical(long["predictor"].map(names), labels))
+
+
+def by_fifth(frame: Frame) -> Frame:
+    """Mean failures of every student's held-out instructions, in fifths by decoding error."""
+    ranked = students_with_failures(frame)[STUDENT]
+    instructions = frame[frame["what"] == "instruction"].merge(ranked, on=STUDENT)
+    predictor = "whole" if "whole" in instructions else "answer"  # old rows lack the first
+    rank = instructions.groupby(STUDENT)[predictor].rank(pct=True)
+    instructions["fifth"] = np.ceil(5 * rank)
+    groups = instructions.groupby([*STUDENT, "held out", "fifth"], as_index=False)
+    fifths = groups["failed"].mean()
+    return fifths.assign(fifth=fifths["fifth"].map("{:.0f}".format))
+
+
+OTHER_LABELS = "probes fitted on another instruction's operations must predict nothing"
+GENERALIZATION = "arXiv 2507.07207, on other students"
+MORE_IS_BETTER = "more data and width: more is composed"
+
+
+def _reaches(name: str, statement: str, column: str, threshold: float) -> DeclaredClaim:
+    """The claim that a score exceeds a threshold, on average over students with failures."""
+    return hypothesis(
+        name,
+        f"{statement} above {threshold:g}",
+        source="ours",
+        statistic=mean_of(column),
+        passes=above(threshold),
+        rows=students_with_failures,
+        needs=(column,),
+        control=OTHER_LABELS,
     )
 
 
-def mixed(rows: Any) -> Any:
-    """Students with something to rank: neither nearly all nor nearly none of their unseen answers are wrong."""
-    found = _students(rows)
-    return found[(1 - found["test"]).between(*MIXED)]
-
-
-def _mean(column: str, minus: str | None = None) -> Any:
-    """The mean over students of a column, or of its difference from another; NaN without students, or without it."""
-    there = [column, minus] if minus else [column]
-    sign = np.array([1, -1])[: len(there)]
-    return lambda frame: float(
-        (frame.reindex(columns=there) * sign).sum(axis=1, skipna=False).mean()
+def _beats(name: str, predictor: str, baseline: str, described: str) -> DeclaredClaim:
+    """The claim that a predictor ranks held-out instructions better than a baseline."""
+    columns = (f"{predictor}/spearman", f"{baseline}/spearman")
+    return hypothesis(
+        name,
+        f"A {PREDICTORS[predictor]} ranks held-out instructions by failures better than "
+        f"{described} (difference in rank correlation)",
+        source="ours",
+        statistic=mean_difference(*columns),
+        passes=above(0),
+        rows=students_with_failures,
+        needs=columns,
+        control=OTHER_LABELS,
     )
 
 
-def summary(rows) -> dict[str, float]:
-    """Shares of right answers by support, and what predicts the wrong ones."""
-    found = {}
-    for (width, support, held), frame in _students(rows).groupby(["width", "support", "frac_test"]):
-        found[f"width {width}, {support}, {held:.0%} held out: right"] = float(frame["test"].mean())
-    means = {
-        f"rank correlation, {name}": _mean(f"{name}/spearman")(mixed(rows)) for name in PREDICTORS
-    }
-    return found | {name: float(value) for name, value in means.items() if not pd.isna(value)}
+def _predicts_nothing(name: str, probe: str, column: str) -> DeclaredClaim:
+    """The control that a probe with the labels of another instruction predicts no failures."""
+    return control(
+        name,
+        f"A {probe} that is fitted on another instruction's operations predicts nothing "
+        "(rank correlation)",
+        statistic=mean_of(column),
+        passes=within(-NO_CORRELATION, NO_CORRELATION),
+        rows=students_with_failures,
+        needs=(column,),
+    )
 
 
-def figures(rows) -> dict[str, Any]:
-    """Right answers by train instructions, what predicts wrong ones, and how many are wrong in each fifth."""
-    who, ranked = _students(rows), mixed(rows)
-    drawn = {
-        "right": figure.lines(
-            who.assign(
-                of=[
-                    f"{one}, width {width}"
-                    for one, width in zip(who["support"], who["width"], strict=True)
-                ]
-            ),
-            "num_train",
-            "test",
-            "of",
-            title="Unseen instructions that are answered right",
-            x_title="train instructions",
-            y_title="share of right answers",
-            y_range=(-0.05, 1.05),
-        )
-    }
-    if ranked.empty:
-        return drawn
-    there = {name: PREDICTORS[name] for name in DRAWN if f"{name}/spearman" in ranked}
-    parts = [
-        ranked.assign(predictor=told, found=ranked[f"{name}/spearman"])
-        for name, told in there.items()
-    ]
-    whole = pd.concat(parts, ignore_index=True).assign(held=_held)
-    whole["predictor"] = pd.Categorical(whole["predictor"], list(there.values()))
-    drawn["rank"] = figure.bars(
-        whole,
-        "held",
-        "found",
-        "predictor",
-        title="What predicts which unseen instructions fail",
+COMPOSITION_CLAIMS = [
+    hypothesis(
+        "composes",
+        "With the most train instructions, the share of correct answers to held-out instructions "
+        f"is above {MIN_ACCURACY:.0%}",
+        source="ours",
+        statistic=most_trained,
+        passes=above(MIN_ACCURACY),
+        rows=random_students,
+        needs=("frac_test", "test"),
+        control="equally many instructions with groups that are never mixed",
+    ),
+    reproduces(
+        "more instructions",
+        "More train instructions give more correct answers to held-out ones (most minus fewest)",
+        source=GENERALIZATION,
+        published=MORE_IS_BETTER,
+        repeats="scaling_data: tasks",
+        statistic=gain_by_data,
+        passes=above(0),
+        rows=random_students,
+        needs=("frac_test", "test"),
+        control="steps and batches are the same",
+    ),
+    reproduces(
+        "width",
+        "Wider students give more correct answers to held-out instructions (widest minus "
+        "narrowest)",
+        source=GENERALIZATION,
+        published=MORE_IS_BETTER,
+        repeats="scaling_width: Identity: width",
+        statistic=gain_by_width,
+        passes=above(0),
+        rows=random_students,
+        needs=("width", "test"),
+        control="the same instructions and steps",
+    ),
+    reproduces(
+        "failing support",
+        "If two groups of operations are never mixed in training, fewer held-out instructions are "
+        "answered correctly than after equally many random ones",
+        source=GENERALIZATION,
+        published="disconnected supports fail",
+        repeats="support_conditions: unmixed, as published",
+        statistic=loss_if_never_mixed,
+        passes=above(0),
+        rows=all_students,
+        needs=("support", "frac_test", "test"),
+        control="equally many random instructions",
+    ),
+]
+BEST_LAYER_CLAIMS = [
+    reproduces(
+        "ranked",
+        "Held-out instructions whose operations are poorly decodable while the answer is written "
+        "fail more often (rank correlation)",
+        published="prompts of image models: decodability goes with success",
+        repeats="image_concepts: ranked",
+        statistic=mean_of("answer/spearman"),
+        passes=above(NO_CORRELATION),
+        rows=students_with_failures,
+        needs=("answer/spearman",),
+        control=OTHER_LABELS,
+    ),
+    _reaches(
+        "ranked well",
+        "Decoding errors rank held-out instructions by failures, rank correlation",
+        "answer/spearman",
+        MIN_CORRELATION,
+    ),
+    _reaches(
+        "told apart",
+        "Decoding errors separate instructions that fail more often than not, AUROC",
+        "answer/auroc",
+        MIN_AUROC,
+    ),
+    _reaches(
+        "equally long",
+        "Decoding errors rank also held-out instructions with the same, largest number of "
+        "operations, rank correlation",
+        "answer/longest/spearman",
+        NO_CORRELATION,
+    ),
+    _beats("beyond counting", "answer", "rarity", "the rarity of their pairs in training"),
+    _beats("beyond length", "answer", "length", "their number of operations"),
+    _beats("beyond the text", "answer", "twin", "the same probe of the untrained student"),
+    _beats("beyond its doubt", "answer", "doubt", "the student's own uncertainty"),
+]
+ALL_LAYERS_CLAIMS = [
+    _beats("all layers", "whole", "answer", "a probe of the best layer"),
+    _reaches(
+        "all, ranked well",
+        "A probe of all layers ranks held-out instructions by failures, rank correlation",
+        "whole/spearman",
+        MIN_CORRELATION,
+    ),
+    _reaches(
+        "all, told apart",
+        "A probe of all layers separates instructions that fail more often than not, AUROC",
+        "whole/auroc",
+        MIN_AUROC,
+    ),
+    _reaches(
+        "all, equally long",
+        "A probe of all layers ranks also held-out instructions with the same, largest number of "
+        "operations, rank correlation",
+        "whole/longest/spearman",
+        NO_CORRELATION,
+    ),
+    _beats("all, counting", "whole", "rarity", "the rarity of their pairs in training"),
+    _beats("all, doubt", "whole", "doubt", "the student's own uncertainty"),
+    _beats("all, length", "whole", "length", "their number of operations"),
+    _beats("all, text", "whole", "whole twin", "the same probe of the untrained student"),
+    _predicts_nothing("all, control", "probe of all layers", "whole control/spearman"),
+]
+CLAIMS = [
+    *COMPOSITION_CLAIMS,
+    *BEST_LAYER_CLAIMS,
+    *ALL_LAYERS_CLAIMS,
+    _predicts_nothing("control", "probe of the best layer", "control/spearman"),
+]
+FIGURES = [
+    curve(
+        "test",
+        against="num_train",
+        color="students",
+        rows=all_students,
+        name="right",
+        title="Held-out instructions that are answered correctly",
+        x_title="train instructions",
+        y_title="share of correct answers",
+        y_range=(-0.05, 1.05),
+    ),
+    bars(
+        "rank correlation",
+        against="held out",
+        color="predictor",
+        rows=by_predictor,
+        name="rank",
+        title="What predicts which held-out instructions fail",
         x_title="instructions held out",
         y_title="rank correlation with failures",
-    )
-    asked = rows[rows["what"] == "instruction"].merge(ranked[STUDENT], on=STUDENT)
-    by = "whole" if "whole" in asked else "answer"
-    place = asked.groupby(STUDENT)[by].rank(pct=True)  # within each student
-    fifths = (
-        asked.assign(fifth=np.ceil(5 * place))
-        .groupby([*STUDENT, "fifth"], as_index=False)["failed"]
-        .mean()
-    )
-    drawn["fifths"] = figure.lines(
-        fifths.assign(held=_held(fifths), fifth=fifths["fifth"].map("{:.0f}".format)),
-        "fifth",
+    ),
+    curve(
         "failed",
-        "held",
-        title=f"Unseen instructions by how badly they are {PREDICTORS[by]}",
-        x_title="fifth of the unseen instructions, the last is read worst",
+        against="fifth",
+        color="held out",
+        rows=by_fifth,
+        name="fifths",
+        title="Instructions that are hard to decode are answered wrong more often",
+        x_title="fifth of the held-out instructions, from the lowest decoding error to the highest",
         y_title="share of wrong answers",
         y_range=(-0.05, 1.05),
-    )
-    return drawn
-
-
-def _held(frame: Any) -> Any:
-    """How much is held out, in words."""
-    return frame["frac_test"].map("{:.0%}".format) + np.where(
-        frame["support"] == APART, f", {APART}", ""
-    )
-
-
-def claims(rows) -> list[ledger.Claim]:
-    """Unseen instructions are followed, a failing support fails, and activations tell which are not followed."""
-    return (
-        [*_composing(None), *_ranking(None)]
-        if rows is None
-        else [*_composing(_students(rows)), *_ranking(mixed(rows))]
-    )
-
-
-def _composing(who: Any) -> list[ledger.Claim]:
-    drawn = None if who is None else who[who["support"] == RANDOM]
-
-    def most(frame: Any) -> float:
-        return float(frame[frame["frac_test"] == frame["frac_test"].min()]["test"].mean())
-
-    def gained(frame: Any) -> float:
-        return most(frame) - float(
-            frame[frame["frac_test"] == frame["frac_test"].max()]["test"].mean()
-        )
-
-    def lost(frame: Any) -> float:
-        alike = frame[frame["frac_test"].isin(frame[frame["support"] == APART]["frac_test"])]
-        means = alike.groupby("support")["test"].mean()
-        return float(means.get(RANDOM, np.nan) - means.get(APART, np.nan))
-
-    def wider(frame: Any) -> float:
-        means = frame.groupby("width")["test"].mean()
-        return float(means.iloc[-1] - means.iloc[0]) if len(means) > 1 else np.nan
-
-    works = f"trained on most combinations, more than {WORKS:.0%} of unseen instructions' answers are right"
-    more = "the more instructions are trained on, the more unseen ones are followed (most minus fewest)"
-    wide = "a wider student follows more unseen instructions (widest minus narrowest)"
-    fails = "groups of operations never mixed: fewer unseen ones are followed than after as many random ones"
-    paper, grows = "arXiv 2507.07207, on other students", "more data and width: more is composed"
-    told: list[tuple[str, str, Any, Any, str, str, str]] = [
-        (
-            "composes",
-            works,
-            drawn,
-            most,
-            "ours",
-            ledger.OURS,
-            "as many instructions without mixed groups",
-        ),
-        ("more instructions", more, drawn, gained, paper, grows, "steps and batches are the same"),
-        ("width", wide, drawn, wider, paper, grows, "the same instructions and steps"),
-        (
-            "failing support",
-            fails,
-            who,
-            lost,
-            paper,
-            "disconnected supports fail",
-            "as many random instructions",
-        ),
-    ]
-    found = []
-    for name, statement, rows, statistic, source, published, control in told:
-        shared = {
-            "name": name,
-            "statement": statement,
-            "source": source,
-            "published": published,
-            "control": control,
-        }
-        found.append(_judged(rows, statistic, _above(WORKS if name == "composes" else 0), **shared))
-    return found
-
-
-def _ranking(ranked: Any) -> list[ledger.Claim]:
-    read = "unseen instructions whose operations are read badly while the answer is written fail more often"
-    rare = "activations rank unseen instructions better than how rare their pairs of operations are in training"
-    well = f"how badly operations are read ranks unseen instructions by failures, rank correlation above {STRONG:g}"
-    long = "how badly operations are read also ranks unseen instructions with the same number of them, the largest"
-    apart = f"how badly operations are read tells what fails more often than not from the rest, AUROC above {TOLD:g}"
-    many = "activations rank unseen instructions better than how many operations they name"
-    twin = "activations rank unseen instructions better than those of an untrained twin that reads the same sentences"
-    whole = "a probe of all layers at once ranks unseen instructions better than"
-    joined = "a probe of all layers at once tells which unseen instructions fail"
-    same = "a probe of all layers at once also ranks unseen instructions with equally many operations, the most"
-    mixed_up = "a probe of all layers at once, of another instruction's operations, predicts nothing (rank correlation)"
-    other = "probes of another instruction's operations predict nothing (rank correlation)"
-    doubt = "activations rank unseen instructions better than how unlikely the student itself holds its answers"
-    mine, all_of = _mean("answer/spearman"), _mean("whole/spearman")
-    gains, nothing = _above(0), lambda low, high: low > -NONE and high < NONE
-    told: list[tuple[str, str, Any, Any]] = [
-        ("ranked", f"{read} (rank correlation)", mine, _above(NONE)),
-        ("ranked well", well, mine, _above(STRONG)),
-        ("told apart", apart, _mean("answer/auroc"), _above(TOLD)),
-        ("equally long", long, _mean("answer/longest/spearman"), _above(NONE)),
-        ("beyond counting", rare, _mean("answer/spearman", "rarity/spearman"), gains),
-        ("beyond length", many, _mean("answer/spearman", "length/spearman"), gains),
-        ("beyond the text", twin, _mean("answer/spearman", "twin/spearman"), gains),
-        ("beyond its doubt", doubt, _mean("answer/spearman", "doubt/spearman"), gains),
-        (
-            "all layers",
-            f"{whole} one of the best read layer",
-            _mean("whole/spearman", "answer/spearman"),
-            gains,
-        ),
-        (
-            "all, ranked well",
-            f"{joined}, rank correlation above {STRONG:g}",
-            all_of,
-            _above(STRONG),
-        ),
-        ("all, told apart", f"{joined}, AUROC above {TOLD:g}", _mean("whole/auroc"), _above(TOLD)),
-        ("all, equally long", same, _mean("whole/longest/spearman"), _above(NONE)),
-        ("all, counting", f"{whole} rare pairs", _mean("whole/spearman", "rarity/spearman"), gains),
-        (
-            "all, doubt",
-            f"{whole} the student's doubt",
-            _mean("whole/spearman", "doubt/spearman"),
-            gains,
-        ),
-        ("all, length", f"{whole} their length", _mean("whole/spearman", "length/spearman"), gains),
-        (
-            "all, text",
-            f"{whole} its untrained twin",
-            _mean("whole/spearman", "whole twin/spearman"),
-            gains,
-        ),
-        ("all, control", mixed_up, _mean("whole control/spearman"), nothing),
-        ("control", other, _mean("control/spearman"), nothing),
-    ]
-    theirs, found = (
-        {"source": SOURCE, "published": "prompts of image models: decodability goes with success"},
-        [],
-    )
-    for name, statement, statistic, passes in told:
-        is_one = name.endswith("control")
-        ours = {"source": "control" if is_one else "ours", "published": ledger.OURS}
-        shared = {"name": name, "statement": statement, "control": "" if is_one else other}
-        found.append(
-            _judged(ranked, statistic, passes, **shared, **(theirs if name == "ranked" else ours))
-        )
-    return found
-
-
-def _above(least: float) -> Any:
-    return lambda low, high: low > least
-
-
-def _judged(rows: Any, statistic: Any, passes: Any, **told: Any) -> ledger.Claim:
-    enough = rows is not None and rows["seed"].nunique() > 1 and not np.isnan(statistic(rows))
-    return ledger.judged(rows if enough else None, statistic, passes, **told)
+    ),
+]

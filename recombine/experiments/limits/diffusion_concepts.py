@@ -1,34 +1,29 @@
-"""Does a diffusion model compose concepts it never saw together, and do its activations tell where it will not?
+"""Does a diffusion model compose concepts that it never saw together, and can we predict failures?
 
-Claim: the accuracy on a new combination is about the product of its attributes' accuracies, so combinations emerge in
-the order of their distance from training (Okawa et al. 2310.09336); and where concepts cannot be decoded from
-activations, the image lacks them (arXiv 2507.07207, section 5: published for large text-to-image models).
+Claim: the accuracy on a new combination is about the product of its attributes' accuracies, so
+combinations emerge in the order of their distance from training (Okawa et al. 2310.09336); and if
+concepts cannot be decoded from activations, the image lacks them (arXiv 2507.07207, section 5:
+published for large text-to-image models).
 
-A small U-Net is told a scene's code and trained on scenes that are drawn here (`_images`). The cube has discs
-or ellipses, red or blue, small or large, all three told as numbers that vary a little from drawing to drawing. `star`
-trains 000 and its three neighbours, the control `failing` 000, 100, 010 and 111, in which large ones are never seen
-apart from the rest, and `joined` the star once more: its networks are told all numbers as one, where those of the other
-two have a vector for each, and their sum, as the published ones. `things` has 6 x 6 x 3 combinations and `crowd` up to
-3 of 12 kinds at once; some are trained, all are made. A judge, trained on drawings of everything, tells what is in an
-image. Probes of the activations on the way to an image are fitted on train combinations; how badly they read an unseen
-one is its expected failure. Layers are chosen on train combinations. The control's probes were fitted to other
-combinations' factors.
+A small U-Net is conditioned on the code of a scene and trained on synthetic scenes (`_images`). The
+cube has discs or ellipses, red or blue, small or large; each attribute is a number that varies a
+little between drawings. There are three splits of the cube. `star` trains on 000 and its three
+neighbors. `failing`, the control, trains on 000, 100, 010 and 111, where size never varies alone.
+`joined` trains on the star again, but its networks embed all three numbers in one vector; the
+networks of the other two splits sum one vector per number, as the published ones do. `things` has
+6 x 6 x 3 combinations, and `crowd` has up to 3 of 12 kinds of objects at once. Models train on some
+combinations and generate all of them. A judge, a classifier trained on drawings of all
+combinations, says what an image shows. Probes are fitted to the activations during generation, on
+train combinations; their error on an unseen combination is its expected failure. Layers are chosen
+on train combinations. In the control, probes are fitted to the factors of other combinations.
 
 Command:  recombine run diffusion_concepts --scale small
-Runtime:  small: 23 s on 2 cores, with weights that come with the package; full: 245 s on one H200 for things and crowd
-          (33 models and six others); the cube's nine took 28 minutes on 2 busy cores.
-Expected: unseen combinations at distance 1 before those at distance 2; accuracy within .1 of the product; a rank
-          correlation of expected failure and failure of .7, an AUROC of .8; more combinations and wider networks help.
-Measured: (2026-11-16, full, 3 seeds; the judges know 1.000 of drawings) trained things come out right in .90 to .99 of
-          the images, by width, and unseen ones in .18 to .94, by student: more combinations bring .61, width .19.
-          Accuracy is the product within .01 (things) and .04 (crowd). Within a model failures are ranked with .37 and
-          an AUROC of .73 (things), .53 and .86 (crowd), and better than by rare pairs in the crowd only; the control's
-          ranks have .12 and .33. Over all models in one list (added when the rows were there) .69 and .85, .56 and .87.
-          Of the cube (on 2 cores) half of what is at distance 1 is right after 840 steps, of distance 2 in one seed of
-          three within 2,000 (.82 and .47 in the end), which is the product within .01. The failing split does not fail:
-          red ellipses and blue discs, both large, come as often as after the star (difference -.01), large red discs in
-          .89. That networks with a vector for each factor make more is not sure (.12, -.14 to .28). (Seen afterwards:
-          of 18 trained things, .26 are right at distance 1 and .01 at distance 2.)
+Runtime:  small: 23 s on 2 cores, with weights from the package; full: 245 s on one H200 for things
+          and crowd (33 models and six others); the nine of the cube took 28 minutes on 2 busy
+          cores.
+Expected: unseen combinations at distance 1 emerge before those at distance 2; accuracy within .1 of
+          the product; expected failure and failure have a rank correlation of .7 and an AUROC of
+          .8; more combinations and wider networks help.
 """
 
 from __future__ import annotations
@@ -39,299 +34,361 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from recombine.basics import statistics
-from recombine.experiments import claim as ledger
-from recombine.experiments.limits._images import rows as made_rows
-from recombine.reporting import figure, gallery
+from recombine.experiments.claim import (
+    OURS,
+    DeclaredClaim,
+    Frame,
+    Select,
+    above,
+    at_least,
+    at_most,
+    mean_of,
+    reproduces,
+)
+from recombine.experiments.limits._images import scores
+from recombine.experiments.plots import CustomPlot, Plot, curve, custom, scatter
+from recombine.reporting import gallery
 
 CUBE = ("star", "failing", "joined")
-TITLE = "Concepts in a diffusion model: which combinations will it get wrong?"
-OKAWA, PAPER = "Okawa et al. 2310.09336", "arXiv 2507.07207, section 5"
-CLOSE, FAR, RANK, AUROC = 0.1, 0.2, 0.7, 0.8
 SCENES = ("things", "crowd")
-MADE = "made/"
+TITLE = "Concepts in a diffusion model: which combinations will it get wrong?"
+PAPER = "arXiv 2507.07207, section 5"
+SOURCE = OKAWA = "Okawa et al. 2310.09336"
+MAX_PRODUCT_ERROR = 0.1
+MIN_SPLIT_GAIN = 0.2
 NAMES = {"rank": "rank correlation", "auroc": "AUROC"}
-# Steps and images of a step of training, images of a combination, steps to an image, steps of the judge's training;
-# no steps: what comes with the package is taken.
+THRESHOLDS = {"rank": 0.7, "auroc": 0.8}
+CHANCE = {"rank": 0.0, "auroc": 0.5}
+ABOVE_ZERO = "an interval above 0"
+PREFIX = "made/"  # of the columns that describe generated images
+# Of a cell: steps and batch of training, images per combination, denoising steps, and steps of the
+# judge's training. With 0 steps, the weights of the package are used.
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"num_steps": 4, "batch": 4, "per": 2, "to_image": 2, "judged": 5},
     "small": {"num_steps": 0, "batch": 0, "per": 4, "to_image": 10, "judged": 0},
     "full": {"num_steps": 3000, "batch": 64, "per": 16, "to_image": 25, "judged": 4000},
 }
-OF_CUBE = {
-    "num_steps": 2000,
-    "batch": 32,
-    "per": 24,
-    "to_image": 20,
-    "judged": 800,
-}  # at full scale
-THINGS = (18, 36, 72)  # of 108 combinations
-GRID = [(split, 4, 16) for split in CUBE]
-GRID += [("things", num, 32) for num in THINGS]
-GRID += [("things", num, 64) for num in THINGS]
-GRID += [("crowd", num, 64) for num in (40, 160)]
-GRID += [("things", num, 16) for num in THINGS]
-WANTED = {"tiny": [("things", 100, 8)], "small": [("things", 36, 32)], "full": GRID}
-SHOWN = {"things": (0, 32), "crowd": (0, 64)} | dict.fromkeys(
-    CUBE, (0, 0)
-)  # seed and width, of kept images
+CUBE_SIZES = {"num_steps": 2000, "batch": 32, "per": 24, "to_image": 20, "judged": 800}
+NUM_THINGS = (18, 36, 72)  # train combinations, of 108
+GRID = [(split, 4, 16) for split in CUBE]  # scenes, train combinations, width
+GRID += [("things", num_train, 32) for num_train in NUM_THINGS]
+GRID += [("things", num_train, 64) for num_train in NUM_THINGS]
+GRID += [("crowd", num_train, 64) for num_train in (40, 160)]
+GRID += [("things", num_train, 16) for num_train in NUM_THINGS]
+MODELS = {"tiny": [("things", 100, 8)], "small": [("things", 36, 32)], "full": GRID}
+WITH_IMAGES = {("things", 32, 0), ("crowd", 64, 0)}  # scenes, width and seed, at full scale
 SEEDS = {"tiny": 1, "small": 1, "full": 3}
 
 
 def cells(scale: str) -> list[dict[str, Any]]:
     """Split or number of train combinations x width x seed."""
-    names = ("scenes", "num_train", "width", "seed")
-    listed = [(*one, seed) for one in WANTED[scale] for seed in range(SEEDS[scale])]
-    shown = [scale != "full" or (seed, width) == SHOWN[scenes] for scenes, _, width, seed in listed]
-    named = [
-        dict(zip(names, one, strict=True)) | {"shown": kept}
-        for one, kept in zip(listed, shown, strict=True)
-    ]
-    return [cell | (OF_CUBE if cell["scenes"] in CUBE else SIZES[scale]) for cell in named]
+    listed = []
+    for scenes, num_train, width in MODELS[scale]:
+        for seed in range(SEEDS[scale]):
+            cell = {"scenes": scenes, "num_train": num_train, "width": width, "seed": seed}
+            cell["shown"] = scale != "full" or (scenes, width, seed) in WITH_IMAGES
+            listed.append(cell | (CUBE_SIZES if scenes in CUBE else SIZES[scale]))
+    return listed
 
 
-def measure(folder: Path, tell: Callable[[str], None], **cell: Any) -> list[dict[str, Any]]:
-    """A row for each combination that one model makes (and, of the cube, each stop on the way); on a full scale models
-    of one width and kind of scene train together, and are kept in the folder."""
+def measure(
+    folder: Path, show_progress: Callable[[str], None], **cell: Any
+) -> list[dict[str, Any]]:
+    """One row per combination that a model generates; for the cube also per evaluation step.
+
+    At full scale, models of one width and kind of scene train together. The folder keeps them.
+    """
     from recombine.experiments.limits._images.study import study
 
     full = cells("full")
-    rows = study(cell, full if cell in full else [cell], folder, tell)
+    rows = study(cell, full if cell in full else [cell], folder, show_progress)
+    return [{_column(name): value for name, value in row.items()} for row in rows]
+
+
+def _column(name: str) -> str:
+    return name if "/" in name else PREFIX + name
+
+
+def prepare(rows: Frame) -> Frame:
+    """The rows, with the columns of generated images under their names without the prefix."""
+    return rows.rename(columns=lambda name: str(name).removeprefix(PREFIX))
+
+
+def summary(rows: Frame) -> dict[str, float]:
+    """Accuracy on unseen combinations and rank correlation by student; accuracy of the judges."""
+    rows = prepare(rows)
+    students = scores.students(rows, *SCENES, *CUBE).reindex(
+        columns=["scenes", "num_train", "width", "accuracy", "expected/rank"]
+    )
+    values = {}
+    for (scenes, num_train, width), group in students.groupby(["scenes", "num_train", "width"]):
+        name = f"{scenes}, {num_train} trained, width {width}"
+        values[f"{name}: right, unseen"] = float(group["accuracy"].mean())
+        if group["expected/rank"].notna().any():
+            values[f"{name}: rank correlation"] = float(group["expected/rank"].mean())
+    for scenes, accuracy in rows.groupby("scenes")["judge"].mean().items():
+        values[f"judge of {scenes}"] = float(accuracy)
+    return values
+
+
+def unseen_of(*scenes: str) -> Select:
+    """The unseen combinations of these scenes, at every evaluation step."""
+    return lambda rows: rows[rows["scenes"].isin(scenes) & rows["unseen"]]
+
+
+def students_of(scenes: str) -> Select:
+    """One row per student of these scenes."""
+    return lambda rows: scores.students(rows, scenes)
+
+
+def learned_star(rows: Frame) -> Frame | None:
+    """The unseen combinations of the star, if distance 2 is learned."""
+    star = rows[(rows["scenes"] == "star") & rows["unseen"]]
+    return star if scores.is_distance_2_learned(star) else None
+
+
+def accuracy_product_error(students: Frame) -> float:
+    """The mean product error of the students that get enough unseen combinations right."""
+    learned = students["accuracy"] >= scores.MIN_ACCURACY
+    return float(students["product error"][learned].mean())
+
+
+CUBE_CLAIMS = [
+    reproduces(
+        "order",
+        "Unseen combinations at distance 1 emerge before distance 2 (doublings of steps until half "
+        "are right; if never, one more)",
+        published="distance 1 first",
+        rows=unseen_of("star"),
+        needs=("distance", "trained_for", "right"),
+        statistic=scores.delay,
+        passes=above(0),
+        control=ABOVE_ZERO,
+    ),
+    reproduces(
+        "product",
+        "The accuracy at distance 2 is the product of its attributes' accuracies (difference)",
+        published="about the product",
+        rows=learned_star,
+        needs=("distance", "trained_for", "num_steps", "right", "product"),
+        statistic=scores.product_error,
+        passes=at_most(MAX_PRODUCT_ERROR),
+    ),
+    reproduces(
+        "failing split",
+        "If size never varies alone in training, unseen large objects fail (accuracy, star minus "
+        "failing)",
+        published="fails",
+        rows=unseen_of(*CUBE),
+        needs=("scenes", "combination", "trained_for", "num_steps", "right"),
+        statistic=functools.partial(scores.gain_over_split, other="failing", prefix="large"),
+        passes=above(MIN_SPLIT_GAIN),
+        control="the star trains as many",
+    ),
+    reproduces(
+        "told apart",
+        "Networks with one vector per factor generate more unseen combinations than networks with "
+        "one vector for all (accuracy)",
+        source="ours",
+        published=OURS,
+        rows=unseen_of(*CUBE),
+        needs=("scenes", "combination", "trained_for", "num_steps", "right"),
+        statistic=functools.partial(scores.gain_over_split, other="joined"),
+        passes=above(0),
+        control=ABOVE_ZERO,
+    ),
+]
+
+
+def _prediction_claims(scenes: str, name: str) -> list[DeclaredClaim]:
+    """How well probes predict failures: within a model, against counting pairs, over all models."""
+    threshold = THRESHOLDS[name]
+    expected, permuted, rare = f"expected/{name}", f"control/{name}", f"rare/{name}"
+    published = "decodability goes with success"
     return [
-        {name if "/" in name else MADE + name: value for name, value in row.items()} for row in rows
+        reproduces(
+            f"{scenes}: {name}",
+            f"Unseen {scenes} whose factors are hard to decode fail ({NAMES[name]}, mean over "
+            "models)",
+            source=PAPER,
+            published=published,
+            repeats="image_concepts: ranked",
+            rows=students_of(scenes),
+            needs=(expected, permuted),
+            statistic=mean_of(expected),
+            passes=at_least(threshold),
+            control="probes of other combinations' factors",
+            control_fails=lambda found: (
+                found.rows[permuted].mean() < (threshold + CHANCE[name]) / 2
+            ),
+        ),
+        reproduces(
+            f"{scenes}: {name} beyond counting",
+            f"Activations rank failures of unseen {scenes} better than rare pairs of values do "
+            f"({NAMES[name]}, difference)",
+            source="ours",
+            published=OURS,
+            rows=students_of(scenes),
+            needs=(expected, rare),
+            statistic=lambda students: float((students[expected] - students[rare]).mean()),
+            passes=above(0),
+            control=ABOVE_ZERO,
+        ),
+        reproduces(
+            f"{scenes}: {name}, all models",
+            f"Over all models in one list, unseen {scenes} whose factors are hard to decode fail "
+            f"({NAMES[name]})",
+            source=PAPER,
+            published=published,
+            repeats="image_concepts: ranked",
+            after_rows="the claim",
+            rows=lambda rows: scores.final_images(rows, scenes),
+            needs=("unseen", "right", "expected"),
+            statistic=lambda rows: scores.rank_over_all(rows, name),
+            passes=at_least(threshold),
+            control="probes of other combinations' factors rank less well",
+            control_fails=lambda found: (
+                scores.rank_over_all(found.rows, name, "control") < found.low
+            ),
+        ),
     ]
 
 
-def _plain(rows: Any) -> Any:
-    """The rows with what a model made under its plain name; in tables it is told apart from what a run is."""
-    return rows.rename(columns=lambda name: str(name).removeprefix(MADE))
+def _product_claim(scenes: str) -> DeclaredClaim:
+    return reproduces(
+        f"{scenes}: product",
+        f"The accuracy on unseen {scenes} is the product of the accuracies on their factors (mean "
+        "difference)",
+        published="about the product",
+        rows=students_of(scenes),
+        statistic=accuracy_product_error,
+        passes=at_most(MAX_PRODUCT_ERROR),
+    )
 
 
-def _cube(rows: Any, split: str) -> Any:
-    """The unseen combinations of the cube, at every stop."""
-    return rows[(rows["scenes"] == split) & rows["unseen"]]
+def _scaling_claim(scenes: str, size: str, label: str) -> DeclaredClaim:
+    return reproduces(
+        f"{scenes}: {size}",
+        f"{label} increase the accuracy on unseen {scenes} (most minus fewest)",
+        source=PAPER,
+        published="scaling helps",
+        repeats="scaling_data: tasks" if size == "num_train" else "scaling_width: Identity: width",
+        rows=students_of(scenes),
+        statistic=functools.partial(scores.gain_by_size, size=size),
+        passes=above(0),
+        control=ABOVE_ZERO,
+    )
 
 
-def summary(rows) -> dict[str, float]:
-    """How many images are right, by student; how well failures were expected; the judge's own accuracy."""
-    found, rows = {}, _plain(rows)
-    for _, one in made_rows.students(rows, *SCENES, *CUBE).groupby(
-        ["scenes", "num_train", "width"]
-    ):
-        name = "{scenes}, {num_train} trained, width {width}".format(**one.iloc[0])
-        found[f"{name}: right, unseen"] = float(one["unseen"].mean())
-        if one.get("expected/rank", pd.Series(dtype=float)).notna().any():
-            found[f"{name}: rank correlation"] = float(one["expected/rank"].mean())
-    return found | {
-        f"judge of {name}": float(one["judge"].mean()) for name, one in rows.groupby("scenes")
-    }
+CLAIMS = [
+    *CUBE_CLAIMS,
+    *_prediction_claims("things", "rank"),
+    *_prediction_claims("things", "auroc"),
+    _product_claim("things"),
+    _scaling_claim("things", "num_train", "More train combinations"),
+    _scaling_claim("things", "width", "Wider networks"),
+    *_prediction_claims("crowd", "rank"),
+    *_prediction_claims("crowd", "auroc"),
+    _product_claim("crowd"),
+    _scaling_claim("crowd", "num_train", "More train combinations"),
+]
 
 
-def figures(rows) -> dict:
-    """The cube's combinations as they emerge; failures against what was expected; images in the order expected."""
-    drawn, rows = {}, _plain(rows)
-    for split in CUBE:
-        if len(one := _cube(rows, split)):
-            drawn[f"{split}-emerging"] = figure.lines(
-                one.assign(which="distance " + one["distance"].astype(str)),
-                "trained_for",
-                "right",
-                "which",
-                title=f"The cube's unseen combinations as they emerge, {split}",
-                x_title="steps of training",
-                y_title="images that are right",
-                log_x=True,
-            )
-    for scenes in SCENES:
-        one = rows[(rows["scenes"] == scenes) & rows["unseen"]]
-        if not len(one):
-            continue
-        if len(lines := made_rows.students(rows, scenes)) > 1:
-            drawn[f"{scenes}-scaling"] = figure.lines(
-                lines,
-                "num_train",
-                "unseen",
-                "width",
-                title=f"Unseen {scenes}: more train combinations, wider networks",
-                x_title="train combinations",
-                y_title="images that are right",
-            )
-        kept = one[one["images"].astype(bool)]  # one seed and width: hundreds of points are enough
-        drawn[f"{scenes}-images"] = _sheet(kept, scenes)
-        drawn[f"{scenes}-expected"] = figure.scatter(
-            kept.assign(
-                failure=1 - kept["right"], trained=kept["num_train"].astype(str) + " trained"
-            ),
-            "expected",
-            "failure",
-            "trained",
-            title=f"Unseen {scenes}: failure against what activations let expect",
-            x_title="expected failure (1: parts are read as by guessing)",
-            y_title="images that are wrong",
-            text="combination",
-        )
-    return drawn
+def by_distance(split: str) -> Select:
+    """The unseen combinations of a split of the cube, with their distance in words."""
+
+    def select(rows: Frame) -> Frame:
+        unseen = rows[(rows["scenes"] == split) & rows["unseen"]]
+        return unseen.assign(which="distance " + unseen["distance"].astype(str))
+
+    return select
 
 
-def _sheet(unseen: Any, scenes: str) -> Any:
-    """Images of unseen combinations beside what was expected of them, those first that are expected to fail."""
-    spread = unseen.groupby("num_train")["right"].std()
-    shown = unseen[unseen["num_train"] == spread.idxmax()].sort_values("expected", ascending=False)
+def several_students_of(scenes: str) -> Select:
+    """One row per student of these scenes, if there are several."""
+
+    def select(rows: Frame) -> Frame | None:
+        students = scores.students(rows, scenes)
+        return students if len(students) > 1 else None
+
+    return select
+
+
+def with_images(rows: Frame, scenes: str) -> Frame | None:
+    """The unseen combinations with images (one seed and width), with their failure rate."""
+    unseen = rows[(rows["scenes"] == scenes) & rows["unseen"]]
+    if unseen.empty:
+        return None
+    chosen = unseen[unseen["images"].astype(bool)]
+    trained = chosen["num_train"].astype(str) + " trained"
+    return chosen.assign(failure=1 - chosen["right"], trained=trained)
+
+
+def image_sheet(rows: Frame, scenes: str) -> Any:
+    """Images of unseen combinations with their expected failure, the worst expected first."""
+    chosen = with_images(rows, scenes)
+    if chosen is None:
+        return None
+    spread = chosen.groupby("num_train")["right"].std()
+    ranked = chosen[chosen["num_train"] == spread.idxmax()]
+    ranked = ranked.sort_values("expected", ascending=False)
     captions = [
-        _caption(row, place, len(shown)) for place, row in enumerate(shown.to_dict("records"))
+        _caption(row, position, len(ranked))
+        for position, row in enumerate(ranked.to_dict("records"), start=1)
     ]
     pictures = pd.DataFrame(
-        {"image": shown["images"], "caption": captions, "good": shown["right"] >= 0.5}
+        {"image": ranked["images"], "caption": captions, "good": ranked["right"] >= 0.5}
     )
-    about = "{num_train} trained, width {width}".format(**shown.iloc[0])
-    title = f"Unseen {scenes}, worst expected first: {about}"
-    return gallery.sheet(pictures, title, tall=0.4)
+    model = "{num_train} trained, width {width}".format(**ranked.iloc[0])
+    return gallery.sheet(pictures, f"Unseen {scenes}, worst expected first: {model}", tall=0.4)
 
 
-def _caption(row: dict[str, Any], place: int, total: int) -> str:
+def _caption(row: dict[str, Any], position: int, total: int) -> str:
     lines = textwrap.wrap(row["combination"].replace(" and ", ", "), 20)
-    return "<br>".join([*lines, f"expected {place + 1} of {total}", f"{row['right']:.0%} right"])
+    return "<br>".join([*lines, f"expected {position} of {total}", f"{row['right']:.0%} right"])
 
 
-def claims(rows) -> list:
-    """The order and the product of the cube; how well failures are expected; and what more data and width bring."""
-    rows = None if rows is None else _plain(rows)
-    made = _of_cube(rows)
-    for scenes in SCENES:
-        told = None if rows is None else made_rows.students(rows, scenes)
-        for name, least in (("rank", RANK), ("auroc", AUROC)):
-            made += [_expected(told, scenes, name, least), _beyond(told, scenes, name)]
-            made.append(
-                _together(
-                    None if rows is None else made_rows.last(rows, scenes), scenes, name, least
-                )
-            )
-        made.append(
-            _claim(
-                f"{scenes}: product",
-                f"The accuracy on unseen {scenes} is the product of their parts' accuracies (mean difference)",
-                (OKAWA, f"within {CLOSE}", ""),
-                told,
-                lambda frame: float(frame["off"][frame["unseen"] >= FAR].mean()),
-                lambda low, high: high <= CLOSE,
-            )
-        )
-        sizes = {"num_train": "More train combinations"} | (
-            {"width": "Wider networks"} if scenes == "things" else {}
-        )
-        for size, more in sizes.items():
-            made.append(
-                _claim(
-                    f"{scenes}: {size}",
-                    f"{more} bring unseen {scenes} (share right, most less fewest)",
-                    (PAPER, "scaling helps", "an interval above 0"),
-                    told,
-                    functools.partial(made_rows.grown, size=size),
-                    lambda low, high: low > 0,
-                )
-            )
-    return made
-
-
-def _of_cube(rows: Any) -> list[ledger.Claim]:
-    star = None if rows is None else _cube(rows, "star")
-    every = None if rows is None else rows[rows["scenes"].isin(CUBE) & rows["unseen"]]
+def _scene_figures(scenes: str) -> list[Plot | CustomPlot]:
     return [
-        _claim(
-            "order",
-            "Unseen combinations at distance 1 come before distance 2 (doublings of steps to half; never: one more)",
-            (OKAWA, "distance 1 first", "an interval above 0"),
-            star,
-            made_rows.later,
-            lambda low, high: low > 0,
+        curve(
+            "accuracy",
+            against="num_train",
+            color="width",
+            rows=several_students_of(scenes),
+            name=f"{scenes}-scaling",
+            title=f"Unseen {scenes}: more train combinations, wider networks",
+            x_title="train combinations",
+            y_title="share of correct images",
         ),
-        _claim(
-            "product",
-            "The accuracy at distance 2 is the product of its attributes' accuracies (difference)",
-            (OKAWA, f"within {CLOSE}", ""),
-            star if star is not None and made_rows.tells(star) else None,
-            made_rows.off_product,
-            lambda low, high: high <= CLOSE,
-        ),
-        _claim(
-            "failing split",
-            "Where large ones are never seen apart from the rest, unseen large ones fail (accuracy, star less failing)",
-            (OKAWA, "fails", "the star trains as many"),
-            every,
-            functools.partial(made_rows.ahead, other="failing", only="large"),
-            lambda low, high: low > FAR,
-        ),
-        _claim(
-            "told apart",
-            "Networks with a vector for each factor make more unseen combinations than with one for all (accuracy)",
-            ("ours", ledger.OURS, "an interval above 0"),
-            every,
-            functools.partial(made_rows.ahead, other="joined"),
-            lambda low, high: low > 0,
+        custom(f"{scenes}-images", functools.partial(image_sheet, scenes=scenes)),
+        scatter(
+            "failure",
+            against="expected",
+            color="trained",
+            rows=functools.partial(with_images, scenes=scenes),
+            name=f"{scenes}-expected",
+            title=f"Unseen {scenes}: failure against expected failure from activations",
+            x_title="expected failure (1: factors are decoded at chance)",
+            y_title="share of wrong images",
+            text="combination",
         ),
     ]
 
 
-def _claim(
-    name: str, statement: str, about: tuple[str, str, str], frame: Any, statistic: Any, fine: Any
-) -> Any:
-    source, published, control = about
-    measured = interval = holds = None
-    if frame is not None and len(frame) and np.isfinite(found := statistic(frame)):
-        measured, interval = found, statistics.over_seeds(frame, statistic)
-        holds = (
-            bool(fine(*interval)) if np.isfinite(interval).all() else None
-        )  # one seed judges nothing
-    return ledger.Claim(name, statement, source, published, measured, holds, control, interval)
-
-
-def _expected(students: Any, scenes: str, name: str, least: float) -> Any:
-    """How well what is expected ranks what fails; the control must not."""
-
-    def mean(frame: Any, who: str = "expected") -> float:
-        return float(frame[f"{who}/{name}"].mean()) if f"{who}/{name}" in frame else float("nan")
-
-    chance = 0.0 if name == "rank" else 0.5
-    return _claim(
-        f"{scenes}: {name}",
-        f"Unseen {scenes} whose parts are read badly fail ({NAMES[name]}, mean over models)",
-        (
-            PAPER,
-            f"decodability goes with success; here {least:g}",
-            "probes of other combinations' factors",
-        ),
-        students,
-        mean,
-        lambda low, high: low >= least and mean(students, "control") < (least + chance) / 2,
+FIGURES: list[Plot | CustomPlot] = [
+    curve(
+        "right",
+        against="trained_for",
+        color="which",
+        rows=by_distance(split),
+        name=f"{split}-emerging",
+        title=f"Accuracy on unseen combinations of the cube during training, {split}",
+        x_title="training steps",
+        y_title="share of correct images",
+        log_x=True,
     )
-
-
-def _together(rows: Any, scenes: str, name: str, least: float) -> Any:
-    """The same over unseen combinations of all models in one list: which of them, and which models, fail."""
-    return _claim(
-        f"{scenes}: {name}, all models",
-        f"Unseen {scenes} of all models in one list: those whose parts are read badly fail ({NAMES[name]})",
-        (
-            PAPER,
-            f"decodability goes with success; here {least:g}",
-            "probes of other combinations' factors rank less well",
-        ),
-        None if rows is None or "expected" not in rows else rows,
-        functools.partial(made_rows.together, name=name),
-        lambda low, high: low >= least and made_rows.together(rows, name, "control") < low,
-    )
-
-
-def _beyond(students: Any, scenes: str, name: str) -> Any:
-    """Whether activations tell more than how rare a combination's pairs are in training."""
-    return _claim(
-        f"{scenes}: {name} beyond counting",
-        f"Activations rank failures of unseen {scenes} better than rare pairs of values do ({NAMES[name]}, difference)",
-        ("ours", ledger.OURS, "an interval above 0"),
-        students if students is not None and f"expected/{name}" in students else None,
-        lambda frame: float((frame[f"expected/{name}"] - frame[f"rare/{name}"]).mean()),
-        lambda low, high: low > 0,
-    )
+    for split in CUBE
+]
+FIGURES += _scene_figures("things") + _scene_figures("crowd")

@@ -1,327 +1,350 @@
-"""Do students that generalise, and only they, make a sum of parts of a task? Linear factors against generalisation.
+"""Do students generalize if and only if their representations are sums of one vector per module?
 
-Claim: generalisation requires representations that decompose into one part for each module, additive and orthogonal,
-and the diversity of combinations drives it, not the number of samples (arXiv 2507.07102, 2602.24264).
+Claim: generalization requires representations that decompose into one vector per module (factors),
+additive and orthogonal, and the diversity of combinations drives it, not the number of samples
+(arXiv 2507.07102, 2602.24264).
 
-The students are as in `decodability`: encodings x widths x numbers of train tasks, trained and untrained. The deepest
-hidden layer of each is decomposed on train tasks (`Factorization`), and R2 of the parts on unseen tasks is held against
-R2 of the student on them, by ranks: among all students, and among those of one encoding and width, whose train tasks
-alone differ. Linear decodability is measured beside it. Two controls: parts of shuffled tasks must explain nothing, and
-a student's untrained twin, to which parts are fitted on the same few tasks, must tell less of the student's score.
-Diversity: all students have the same number of samples. Volume: the widest one of the identity encoding again, with
-four times the points of every task in a batch.
+The students are those of `decodability`: encodings x widths x numbers of train tasks, trained and
+untrained. The deepest hidden layer of each is decomposed on train tasks (`Factorization`). The R2
+of this sum of factors on held-out tasks is compared with the student's own R2 there by rank
+correlation: over all students, and over students of one encoding and width, which differ only in
+their train tasks. Linear decodability is measured in the same way. There are two controls. Factors
+fitted to shuffled tasks must explain nothing. The untrained baseline of a student, with factors
+fitted on the same tasks, must predict the student's score less well. For diversity, all students
+have the same number of samples. For volume, the widest student with the identity encoding is
+trained again with four times the points of every task in a batch.
 
 Command:  recombine run linear_factors --scale small
 Runtime:  3.5 minutes on 2 busy cores; full: 6 minutes on one H200, by the cost model.
-Expected: rank correlation of at least .8; shuffled about 0; more combinations help, more samples add less than .05.
-Measured: small (2026-11-16, M=8, 48 students of 3 seeds): rank correlation .57 (.39 to .65) for the sum of parts, not
-          reproduced, and .87 (.80 to .90) for decodability. Narrow students score badly and are sums of few parts.
-          Among students of one encoding and width it is .75 (.50 to .90), decodability's .68. Whitened there is nothing
-          (-.11): of 128 directions a sum explains 8 at most. Parts are not orthogonal: mean |cos| .65 in the students
-          that generalise best, and no less in them. Untrained twins, which are nearer to sums (.89 against .64), tell
-          .15 less (-.11 to .20: no clear difference). Shuffled tasks explain nothing (.05 at most). From 9 to 80
-          combinations R2 grows by .54 (.41 to .65); four times the samples add .004 (.000 to .007).
+Expected: rank correlation of at least .8; about 0 with shuffled tasks; more combinations help, more
+          samples add less than .05.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from recombine.basics.statistics import rank_correlation
-from recombine.experiments import claim as ledger
+from recombine.experiments.claim import (
+    DeclaredClaim,
+    Frame,
+    Measurement,
+    Select,
+    above,
+    at_least,
+    below,
+    control,
+    final_rows,
+    hypothesis,
+    reproduces,
+)
+from recombine.experiments.layers import probed_layers
 from recombine.experiments.paper import decodability
+from recombine.experiments.plots import curve, scatter
+from recombine.experiments.untrained import untrained, with_untrained
 from recombine.parts.diagnostics.factorization import Factorization
 from recombine.parts.diagnostics.linear_decodability import LinearDecodability
 from recombine.parts.encodings.identity import Identity
 from recombine.parts.encodings.interval_shuffle import IntervalShuffle
 from recombine.parts.families.hyperteacher import Hyperteacher
-from recombine.parts.recipes.fast import EARLIER_DEFAULT, EARLIER_FAST
-from recombine.reporting import figure
-from recombine.sweeps.run import Run, paper, put, sweep
+from recombine.sweeps.run import Run, paper_fast, replace_fields, sweep
 
 TITLE = "Linear factors against compositional generalization"
 SOURCE = "arXiv 2602.24264"
-PASS = 0.8  # the published mark for the rank correlation
-LITTLE = 0.05  # R2; the published mark for what more samples may add, and what counts as even here
-NOTHING = 0.1  # R2 below which nothing is explained
+MIN_CORRELATION = 0.8
+MAX_GAIN = 0.05  # R2; the bound on what more samples add, and the margin of a tie
+MAX_SHUFFLED_R2 = 0.1
 WIDTHS = decodability.WIDTHS
+DEPTHS = {"tiny": 2, "small": 3, "full": 4}
 SEEDS = {"tiny": 1, "small": 3, "full": 3}
-ENCODINGS = {"tiny": [Identity()]} | {
-    scale: [Identity(), IntervalShuffle()] for scale in ("small", "full")
+ENCODINGS = {
+    "tiny": [Identity()],
+    "small": [Identity(), IntervalShuffle()],
+    "full": [Identity(), IntervalShuffle()],
 }
-TIMES = 4  # as many points of each task
+TIMES = 4  # the factor by which the points of each task grow
 PROBES = {
     "raw": "Factorization/deepest/test/r2",
     "whitened": "Factorization/deepest/test/whitened_r2",
     "decodability": "LinearDecodability/deepest/test/r2",
-    "untrained twin": "twin/deepest/test/r2",
+    "untrained twin": "twin/deepest/test/r2",  # the untrained baseline's R2
 }
 SHUFFLED = "Factorization/deepest/test/shuffled_r2"
-ACROSS = "Factorization/deepest/cos_across"
-TOLD = {
-    "raw": "R2 of the sum of parts",
-    "whitened": "R2 of the sum of parts, every direction counting alike,",
-    "decodability": "linear decodability",
-}
+COSINE = "Factorization/deepest/cos_across"
 
 
 def runs(scale: str) -> list[Run]:
-    """Encoding x width x held-out fraction x seed, trained and untrained; and the widest student with more samples."""
-    axes = {"frac_test": decodability.FRACTIONS[scale], "seed": range(SEEDS[scale])}
-    sizes = [
-        (width,) * (2 if scale == "tiny" else 4 if scale == "full" else 3)
-        for width in WIDTHS[scale]
-    ]
-    trained = sweep(_base(scale), encoding=ENCODINGS[scale], model__widths=sizes, **axes)
-    more = put(
-        trained[0],
-        {"model.widths": sizes[-1], "num_points": TIMES * trained[0].num_points, "diagnostics": ()},
+    """Encoding x width x held-out fraction x seed, trained and untrained; also more samples."""
+    fractions = decodability.FRACTIONS[scale]
+    seeds = range(SEEDS[scale])
+    sizes = [(width,) * DEPTHS[scale] for width in WIDTHS[scale]]
+    trained = sweep(
+        _base(scale),
+        encoding=ENCODINGS[scale],
+        model__widths=sizes,
+        frac_test=fractions,
+        seed=seeds,
     )
-    axes["frac_test"] = axes["frac_test"][1::2]
-    return [*trained, *map(decodability.untrained, trained), *sweep(more, **axes)]
+    more_points = TIMES * trained[0].num_points
+    changes = {"model.widths": sizes[-1], "num_points": more_points, "diagnostics": ()}
+    more_samples = replace_fields(trained[0], changes)
+    return [
+        *trained,
+        *map(untrained, trained),
+        *sweep(more_samples, frac_test=fractions[1::2], seed=seeds),
+    ]
 
 
 def _base(scale: str) -> Run:
-    if scale == "full":  # the recipe was chosen by seen scores
-        shared = {"num_tasks": 512, "num_points": 4, "num_evals": 1, "recipe": EARLIER_FAST}
-        return paper(num_steps=5000, diagnostics=(LinearDecodability(), Factorization()), **shared)
+    probes = (LinearDecodability(), Factorization())
+    if scale == "full":
+        return paper_fast(diagnostics=probes)
     if scale == "small":
-        return Run(
-            recipe=EARLIER_DEFAULT, num_evals=1, diagnostics=(LinearDecodability(), Factorization())
-        )
-    probes = LinearDecodability(32, 32, 32), Factorization(32, 32, 32)
+        return Run(num_evals=1, diagnostics=probes)
+    probes = (LinearDecodability(32, 32, 32), Factorization(32, 32, 32))
     family = Hyperteacher(num_modules=5, num_hot=2, d_input=4, d_hidden=4, num_outputs=4)
     return Run(family, num_steps=20, num_evals=1, diagnostics=probes, num_eval_tasks=32)
 
 
-def _last(rows) -> Any:
-    """Trained students, each with its untrained twin's score beside its own."""
-    last = decodability.twins(ledger.last(rows), {PROBES["untrained twin"]: PROBES["raw"]})
-    last["width"] = last["model.widths"].str.split("x").str[0].astype(int)
-    last["student"] = last["encoding"] + ", width " + last["width"].astype(str)
-    last["samples"] = last["num_points"] // last["num_points"].min()
-    return last
+def prepare(rows: Frame) -> Frame:
+    """The trained students, with the score of the untrained baseline, a name and their samples."""
+    students = with_untrained(final_rows(rows), {PROBES["untrained twin"]: PROBES["raw"]})
+    students["student"] = students["encoding"] + ", width " + students["model.width"].astype(str)
+    students["samples"] = students["num_points"] // students["num_points"].min()
+    return students
 
 
-def _students(last) -> Any:
-    """Those with the usual number of samples."""
-    return last[last["samples"] == 1]
+def usual_samples(students: Frame) -> Frame:
+    """The students with the usual number of samples."""
+    return students[students["samples"] == 1]
 
 
-def rank(students, column: str) -> float:
-    """The rank correlation of a column with R2 on unseen tasks; NaN where one is constant, or for under 3 students."""
-    pair = students.reindex(columns=["test/r2", column]).dropna()
-    return math.nan if len(pair) < 3 else rank_correlation(pair["test/r2"], pair[column])
+def comparable_samples(students: Frame) -> Frame:
+    """The students with more samples, and those that differ from them in the samples only."""
+    more = students[students["samples"] > 1]
+    same_student = students["student"].isin(more["student"])
+    return students[same_student & students["frac_test"].isin(more["frac_test"])]
 
 
-def alike(students, column: str) -> float:
-    """The mean rank correlation among students of one encoding and width."""
+def rank(students: Frame, column: str) -> float:
+    """The rank correlation of a column with R2 on held-out tasks, over all students.
+
+    NaN if there are fewer than 3 students or one of the two is constant.
+    """
+    pairs = students.reindex(columns=["test/r2", column]).dropna()
+    return math.nan if len(pairs) < 3 else rank_correlation(pairs["test/r2"], pairs[column])
+
+
+def rank_within(students: Frame, column: str) -> float:
+    """The mean of the rank correlations over the students of each encoding and width."""
     return float(np.mean([rank(group, column) for _, group in students.groupby("student")]))
 
 
-AMONG, ALIKE = ("all students", rank), ("students of one encoding and width", alike)
+def gain_by_combinations(students: Frame) -> float:
+    """R2 with the most minus R2 with the fewest combinations: mean over encodings and widths."""
+    usual = usual_samples(students)
+    means = usual.groupby(["student", "frac_test"])["test/r2"].mean().unstack()
+    return float((means.iloc[:, 0] - means.iloc[:, -1]).mean()) if len(means.T) > 1 else math.nan
 
 
-def diversity(last) -> float:
-    """What the most combinations add to the fewest, samples being equal, on average over encodings and widths."""
-    cells = _students(last).groupby(["student", "frac_test"])["test/r2"].mean().unstack()
-    return float((cells.iloc[:, 0] - cells.iloc[:, -1]).mean()) if cells.shape[1] > 1 else math.nan
-
-
-def volume(last) -> float:
-    """The most that more samples add to a student, over numbers of combinations."""
-    again, usual = last[last["samples"] > 1], _students(last)
-    usual = usual[
-        usual["student"].isin(again["student"]) & usual["frac_test"].isin(again["frac_test"])
-    ]
+def gain_by_samples(students: Frame) -> float:
+    """The most that more samples add to R2, over numbers of combinations."""
+    comparable = comparable_samples(students)
+    more = comparable[comparable["samples"] > 1]
+    usual = usual_samples(comparable)
+    if len(more) == 0 or len(more) != len(usual):
+        return math.nan
     gains = (
-        again.groupby("frac_test")["test/r2"].mean() - usual.groupby("frac_test")["test/r2"].mean()
+        more.groupby("frac_test")["test/r2"].mean() - usual.groupby("frac_test")["test/r2"].mean()
     )
-    return float(gains.max()) if len(again) == len(usual) > 0 else math.nan
+    return float(gains.max())
 
 
-def summary(rows) -> dict[str, float]:
-    """What each probe and each layer tells of generalisation, and what combinations and samples add."""
-    last = _last(rows)
-    students = _students(last)
-    found = {f"rank correlation, {name}": rank(students, column) for name, column in PROBES.items()}
-    found |= {
-        f"rank correlation, {name}, alike": alike(students, column)
-        for name, column in PROBES.items()
-    }
-    for layer in decodability.by_layer(students, ["run"], "Factorization")["layer"].cat.categories:
-        found[f"rank correlation, {layer}"] = rank(students, f"Factorization/{layer}/test/r2")
-    found["most that shuffled tasks explain"] = float(students[SHUFFLED].max())
-    found["|cos| across modules, students above .9"] = float(
-        students[students["test/r2"] > 0.9][ACROSS].mean()
-    )
-    return found | {"added by combinations": diversity(last), "added by samples": volume(last)}
+def summary(rows: Frame) -> dict[str, float]:
+    """The rank correlation of each probe and layer, and the gains by combinations and samples."""
+    all_students = prepare(rows)
+    students = usual_samples(all_students)
+    values = {}
+    for name, column in PROBES.items():
+        values[f"rank correlation, {name}"] = rank(students, column)
+    for name, column in PROBES.items():
+        values[f"rank correlation, {name}, alike"] = rank_within(students, column)
+    for layer in probed_layers(students, "Factorization").values():
+        values[f"rank correlation, {layer}"] = rank(students, f"Factorization/{layer}/test/r2")
+    values["most that shuffled tasks explain"] = float(students[SHUFFLED].max())
+    best = students[students["test/r2"] > 0.9]
+    values["|cos| across modules, students above .9"] = float(best[COSINE].mean())
+    values["added by combinations"] = gain_by_combinations(all_students)
+    values["added by samples"] = gain_by_samples(all_students)
+    return values
 
 
-def figures(rows) -> dict:
-    """The sum of parts, decodability and orthogonality against generalisation; combinations against samples."""
-    last = _last(rows)
-    drawn = {
-        "raw": (
-            PROBES["raw"],
-            "How far layers are sums of parts, against generalisation",
-            "R² of the sum of parts",
-        ),
-        "whitened": (
-            PROBES["whitened"],
-            "The same, every direction counting alike",
-            "R² of the sum, whitened",
-        ),
-        "decodability": (
-            PROBES["decodability"],
-            "Linear decodability against generalisation",
-            "decodability (R²)",
-        ),
-        "untrained": (
-            PROBES["untrained twin"],
-            "The same sums in untrained twins",
-            "R² of the sum, untrained twin",
-        ),
-        "orthogonal": (
-            ACROSS,
-            "How parallel parts of different modules are",
-            "mean |cos| between modules",
-        ),
-    }
-    x_title = "R² on unseen combinations"
-    found = {
-        name: figure.scatter(
-            _students(last),
-            "test/r2",
-            column,
-            "student",
-            title=title,
-            x_title=x_title,
-            y_title=told,
-        )
-        for name, (column, title, told) in drawn.items()
-        if column in last and last[column].notna().any()
-    }
-    again = last[last["samples"] > 1]
-    both = last[last["student"].isin(again["student"]) & last["frac_test"].isin(again["frac_test"])]
-    found["volume"] = figure.lines(
-        both.assign(
-            samples=both["samples"].map({1: "usual samples", TIMES: f"{TIMES} times the samples"})
-        ),
-        "support/num_train",
-        "test/r2",
-        "samples",
-        title="Combinations and samples: R² on unseen combinations",
-        x_title="combinations trained on",
-        y_title=x_title,
-        log_x=True,
-    )
-    return found
+def some_generalize_and_some_fail(found: Measurement) -> bool:
+    """Whether a correlation can show anything: there are good and bad students."""
+    scores = found.rows["test/r2"]
+    return bool((scores > 0.9).any() and (scores < 0.5).any())
 
 
-def claims(rows) -> list:
-    """The published pass marks, what decodability tells beside them, and the controls."""
-    last = None if rows is None else _last(rows)
-    students = None if last is None else _students(last)
-    made = [_rank(students, *case) for case in (*((name, AMONG) for name in TOLD), ("raw", ALIKE))]
-    return [
-        *made,
-        *(_ahead(students, among) for among in (AMONG, ALIKE)),
-        *_controls(students),
-        *_drivers(last),
-    ]
+SETS: dict[str, tuple[str, Callable[[Frame, str], float]]] = {  # by the end of the claim's name
+    "": ("all students", rank),
+    ", alike": ("students of one encoding and width", rank_within),
+}
 
 
-def _rank(students, name: str, among: tuple[str, Any]) -> ledger.Claim:
-    both = students is not None and bool(
-        (students["test/r2"] > 0.9).any() and (students["test/r2"] < 0.5).any()
-    )
-    return _claim(
-        students,
-        lambda frame: among[1](frame, PROBES[name]),
-        lambda low, high: both and low >= PASS,
-        name=name if among == AMONG else f"{name}, alike",
-        statement=f"The {TOLD[name]} and R2 on unseen tasks go together (rank correlation, deepest hidden layer, "
-        f"{among[0]})",
-        source="arXiv 2507.07207, section 4" if name == "decodability" else SOURCE,
-        published=f">= {PASS}",
-        control="students that do and that do not generalise are both there",
+def _correlates(probe: str, label: str, suffix: str = "", source: str = "") -> DeclaredClaim:
+    students, correlation = SETS[suffix]
+    return reproduces(
+        probe + suffix,
+        f"The {label} correlates with R2 on held-out tasks (rank correlation, deepest hidden "
+        f"layer, {students})",
+        source=source,
+        published="generalization goes with linear factors" if not source else "> 0.95 (r squared)",
+        repeats="decodability: data: pre2" if source else "",
+        rows=usual_samples,
+        needs=("student", "test/r2", PROBES[probe]),
+        statistic=lambda rows: correlation(rows, PROBES[probe]),
+        passes=at_least(MIN_CORRELATION),
+        control="students that do and that do not generalize are both there",
+        control_fails=some_generalize_and_some_fail,
     )
 
 
-def _ahead(students, among: tuple[str, Any]) -> ledger.Claim:
-    return _claim(
-        students,
-        lambda frame: among[1](frame, PROBES["raw"]) - among[1](frame, PROBES["decodability"]),
-        lambda low, high: low > -LITTLE,
-        name="as good as decodability" if among == AMONG else "as good as decodability, alike",
-        statement=f"The sum of parts tells generalisation as well as decodability does, within {LITTLE} (difference of "
-        f"rank correlations, {among[0]})",
+def _as_good_as_decodability(suffix: str) -> DeclaredClaim:
+    students, correlation = SETS[suffix]
+    factors, decoded = PROBES["raw"], PROBES["decodability"]
+    return hypothesis(
+        f"as good as decodability{suffix}",
+        "The R2 of the sum of factors predicts generalization as well as decodability does, within "
+        f"{MAX_GAIN} (difference of rank correlations, {students})",
         source="ours",
-        published=ledger.OURS,
+        rows=usual_samples,
+        needs=("student", "test/r2", factors, decoded),
+        statistic=lambda rows: correlation(rows, factors) - correlation(rows, decoded),
+        passes=above(-MAX_GAIN),
     )
 
 
-def _controls(students) -> list[ledger.Claim]:
-    return [
-        _claim(
-            students,
-            lambda frame: alike(frame, ACROSS),
-            lambda low, high: high < 0,
-            name="orthogonal",
-            statement="The better a student generalises, the more orthogonal are the parts of its modules (rank "
-            f"correlation of mean |cos| and R2 on unseen tasks, {ALIKE[0]})",
-            source=SOURCE,
-            published="orthogonal factors are required",
-        ),
-        _claim(
-            students,
-            lambda frame: float(frame.reindex(columns=[SHUFFLED])[SHUFFLED].max()),
-            lambda low, high: high < NOTHING,
-            name="shuffled tasks",
-            statement="Parts of shuffled tasks explain nothing (the highest R2 of any student)",
-            source="control",
-            published=ledger.OURS,
-        ),
-        _claim(
-            students,
-            lambda frame: rank(frame, PROBES["raw"]) - rank(frame, PROBES["untrained twin"]),
-            lambda low, high: low > LITTLE,
-            name="untrained twin",
-            statement="A student's own sum of parts tells more of its score than its untrained twin's (difference of "
-            "rank correlations)",
-            source="control",
-            published=ledger.OURS,
-        ),
-    ]
+CLAIMS = [
+    _correlates("raw", "R2 of the sum of factors"),
+    _correlates("whitened", "R2 of the sum of factors, with all directions weighted equally,"),
+    _correlates("decodability", "linear decodability", source="arXiv 2507.07207, section 4"),
+    _correlates("raw", "R2 of the sum of factors", ", alike"),
+    *map(_as_good_as_decodability, SETS),
+    reproduces(
+        "orthogonal",
+        "Students that generalize better have more orthogonal factors (rank correlation of mean "
+        "|cos| and R2 on held-out tasks, students of one encoding and width)",
+        published="orthogonal factors are required",
+        rows=usual_samples,
+        needs=("student", "test/r2", COSINE),
+        statistic=lambda rows: rank_within(rows, COSINE),
+        passes=below(0),
+    ),
+    control(
+        "shuffled tasks",
+        "Factors fitted to shuffled tasks explain nothing (the highest R2 of any student)",
+        rows=usual_samples,
+        needs=(SHUFFLED,),
+        statistic=lambda rows: float(rows[SHUFFLED].max()),
+        passes=below(MAX_SHUFFLED_R2),
+    ),
+    control(
+        "untrained twin",
+        "A student's own sum of factors predicts its score better than that of its untrained "
+        "baseline (difference of rank correlations)",
+        rows=usual_samples,
+        needs=("test/r2", PROBES["raw"], PROBES["untrained twin"]),
+        statistic=lambda rows: rank(rows, PROBES["raw"]) - rank(rows, PROBES["untrained twin"]),
+        passes=above(MAX_GAIN),
+    ),
+    reproduces(
+        "diversity",
+        "More combinations help at an equal number of samples (gain in R2 from fewest to most)",
+        published="more combinations help",
+        needs=("student", "samples", "frac_test", "test/r2"),
+        statistic=gain_by_combinations,
+        passes=above(MAX_GAIN),
+    ),
+    reproduces(
+        "volume",
+        f"{TIMES} times the samples of the same combinations add little (largest gain in R2)",
+        published="more samples add little",
+        needs=("student", "samples", "frac_test", "test/r2"),
+        statistic=gain_by_samples,
+        passes=below(MAX_GAIN),
+        control="more combinations must add more",
+        control_fails=lambda found: found.high < gain_by_combinations(found.all_rows),
+    ),
+]
 
 
-def _drivers(last) -> list[ledger.Claim]:
-    return [
-        _claim(
-            last,
-            diversity,
-            lambda low, high: low > LITTLE,
-            name="diversity",
-            statement="More combinations help, the number of samples being equal (gain in R2 from fewest to most)",
-            source=SOURCE,
-            published="more combinations help",
-        ),
-        _claim(
-            last,
-            volume,
-            lambda low, high: high < min(LITTLE, diversity(last)),
-            name="volume",
-            statement=f"{TIMES} times the samples of the same combinations add little (largest gain in R2)",
-            source=SOURCE,
-            published=f"< {LITTLE}",
-            control="more combinations must add more",
-        ),
-    ]
+def _with_values(column: str) -> Select:
+    """The students with the usual samples that have a value in this column."""
+
+    def select(students: Frame) -> Any:
+        usual = usual_samples(students)
+        return usual[usual[column].notna()] if column in usual else None
+
+    return select
 
 
-def _claim(frame, statistic: Any, passes: Any, **told: Any) -> ledger.Claim:
-    """A claim as the ledger makes it; where its cells are missing, not yet run."""
-    missing = frame is None or frame.empty or math.isnan(statistic(frame))
-    return ledger.judged(None if missing else frame, statistic, passes, **told)
+def _probe_figure(name: str, column: str, title: str, y_title: str):
+    return scatter(
+        column,
+        against="test/r2",
+        color="student",
+        rows=_with_values(column),
+        name=name,
+        title=title,
+        y_title=y_title,
+    )
+
+
+def by_samples(students: Frame) -> Frame:
+    """The students that differ in their samples only, with the number of samples in words."""
+    labels = {1: "usual samples", TIMES: f"{TIMES} times the samples"}
+    comparable = comparable_samples(students)
+    return comparable.assign(samples=comparable["samples"].map(labels))
+
+
+FIGURES = [
+    _probe_figure(
+        "raw", PROBES["raw"], "Sums of factors against generalization", "R² of the sum of factors"
+    ),
+    _probe_figure(
+        "whitened",
+        PROBES["whitened"],
+        "Sums of factors, whitened, against generalization",
+        "R² of the sum, whitened",
+    ),
+    _probe_figure(
+        "decodability",
+        PROBES["decodability"],
+        "Linear decodability against generalization",
+        "decodability (R²)",
+    ),
+    _probe_figure(
+        "untrained",
+        PROBES["untrained twin"],
+        "Sums of factors of untrained baselines",
+        "R² of the sum, untrained baseline",
+    ),
+    _probe_figure(
+        "orthogonal",
+        COSINE,
+        "How parallel the factors of different modules are",
+        "mean |cos| between modules",
+    ),
+    curve(
+        "test/r2",
+        against="num_train",
+        color="samples",
+        rows=by_samples,
+        name="volume",
+        title="More combinations and more samples",
+        x_title="combinations trained on",
+        log_x=True,
+    ),
+]

@@ -1,43 +1,63 @@
-"""Do students that generalize, and only they, encode the modules linearly? Decodability against generalization.
+"""Do students that generalize, and only they, encode the modules linearly?
 
-Claim: over students that do and do not generalize, the R2 on held-out combinations and the decodability of their
-modules correlate (squared correlation above .95; arXiv 2507.07207, section 4).
+Claim: over students that do and do not generalize, the R2 on held-out combinations and the
+decodability of their modules correlate (squared correlation above .95; arXiv 2507.07207, section
+4).
 
-The headline layer is the third hidden layer before its nonlinearity (`pre2`), with the probe of the public code; the
-second and the fourth are reported beside it. The paper does not say which layer it used; we chose ours after seeing
-preliminary results for all layers. The first layer is never used: it is affine in the encoded task in any network.
+Layers and probes. The headline layer is the third hidden layer before its nonlinearity (`pre2`),
+with the probe of the public code. The second and the fourth layer are reported beside it. The paper
+does not say which layer it used; we chose ours after seeing preliminary results for all layers. The
+first layer is never used: it is affine in the encoded task in any network.
 
-The published correlation is confounded with the number of train tasks: few train tasks make a poor student, but also a
-poor probe, which is fitted on the same tasks. So the same probe is fitted to the same network before training. A layer
-is evidence only if it explains at least .1 more of the students' R2 than the same layer of the untrained network. If
-the published correlation is found but this condition fails, the verdict is *confounded*. Two comparisons avoid the
-confound: students with equally many train tasks (they differ in seed, width or encoding), and probes that are fitted on
-all tasks, test tasks included. A correlation can be high although the differences are tiny, so notes give the mean
-decodability of failing, generalizing and untrained networks.
+Confound. Few train tasks make a poor student, but also a poor probe, which is fitted on the same
+tasks. So the same probe is fitted to the same network before training. A layer is evidence only if
+it explains at least .1 more of the students' R2 than the same layer of the untrained network. If
+the published correlation is found but this condition fails, the verdict is *confounded*. Two
+comparisons avoid the confound: students with equally many train tasks (they differ in seed, width
+or encoding), and probes that are fitted on all tasks, test tasks included. A correlation can be
+high although the differences are tiny, so notes give the mean decodability of failing, generalizing
+and untrained networks. Permuted-label control: probes fitted on shuffled tasks.
 
-The students are those of the paper's sweep over the number of train tasks (identity encoding, 4x1024; trained with the
-fast recipe, and with AdamW in bfloat16 for 100,000 of the paper's 300,000 steps), of its model-size sweep (six
-encodings), and of a larger sweep of ours (three encodings, three widths). Scores below 0 count as 0. A set must have
-students with test R2 above .9 and below .5 (model size: .8; fixed before these students were trained). Permuted-label
-control: probes fitted on shuffled tasks.
+Students. Those of the paper's sweep over the number of train tasks (identity encoding, 4x1024;
+trained with the fast recipe, and with AdamW in bfloat16 for 100,000 of the paper's 300,000 steps),
+of its model-size sweep (six encodings), and of a larger sweep of ours (three encodings, three
+widths). Scores below 0 count as 0. A set must have students with test R2 above .9 and below .5
+(model size: .8; fixed before these students were trained).
 
 Command:  recombine run decodability --scale small
 Runtime:  5 minutes on 2 cores; full: 15 minutes on one H200.
-Expected: a squared correlation above .95, clearly less with untrained networks; chance-level scores for shuffled tasks.
+Expected: a squared correlation above .95, clearly less with untrained networks; chance-level scores
+          for shuffled tasks.
 """
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from recombine.basics.statistics import over_seeds
-from recombine.experiments import claim as ledger
-from recombine.experiments.paper import scaling_width
+from recombine.experiments.claim import (
+    OURS,
+    DeclaredClaim,
+    Frame,
+    Measurement,
+    Select,
+    above,
+    all_of,
+    below,
+    control,
+    final_rows,
+    on_value,
+    reproduces,
+    where,
+)
+from recombine.experiments.layers import probe_column
+from recombine.experiments.paper.scaling_width import ENCODINGS, faithful_runs
+from recombine.experiments.plots import Plot, scatter
+from recombine.experiments.untrained import untrained, untrained_column, with_untrained
 from recombine.parts.diagnostics.linear_decodability import LinearDecodability
 from recombine.parts.diagnostics.shuffled_decodability import ShuffledDecodability
 from recombine.parts.encodings.few_shot import FewShot
@@ -46,34 +66,30 @@ from recombine.parts.encodings.interval_shuffle import IntervalShuffle
 from recombine.parts.families.hyperteacher import Hyperteacher
 from recombine.parts.models.mlp import MLP
 from recombine.parts.recipes.paper import Paper
-from recombine.reporting import figure
-from recombine.sweeps.run import Run, paper, paper_fast, put, sweep
+from recombine.sweeps.run import Run, paper, paper_fast, sweep
 
-Frame = Any  # a pandas frame
 TITLE = "Linear decodability of the modules against compositional generalization"
 SOURCE = "arXiv 2507.07207, section 4"
 PUBLISHED = 0.95
-MIN_GAIN = 0.1  # a layer is evidence if it explains this much more than the same layer of the untrained network
-HEADLINE = "pre2"
-LAYERS = {
-    "pre1": "second",
-    "pre2": "third",
-    "pre3": "fourth",
-}  # hidden layers, before their nonlinearity
-PUBLIC, ON_ALL = "LinearDecodability-paper", "LinearDecodability-all"
-ENCODINGS = scaling_width.ENCODINGS
+MIN_GAIN = 0.1  # of r squared, over the same layer of the untrained network
+LAYERS = {"pre1": "second", "pre2": "third", "pre3": "fourth"}  # before their nonlinearity
+PUBLIC_PROBE = "LinearDecodability-paper"
+ALL_TASKS_PROBE = "LinearDecodability-all"  # fitted on all tasks, test tasks included
+HEADLINE = probe_column(PUBLIC_PROBE, "pre2")
+UNTRAINED = untrained_column(HEADLINE)
+ALL_TASKS = probe_column(ALL_TASKS_PROBE, "pre2")
 SHUFFLED = "ShuffledDecodability/best/test/r2"
 MAX_SHUFFLED = 0.1  # R2 below which nothing is decoded
-MAX_LOWEST = {
-    "model size": 0.8
-}  # the worst student of a set must be below this; below .5 in the other sets
-ALIKE = 1e-4  # standard deviation of scores that do not differ: what is left below it is rounding
+MIN_DEVIATION = 1e-4  # standard deviation of decodability below which only rounding is left
+MAX_FAILING = 0.5  # test R2; a student below it fails
+MIN_GENERALIZING = 0.9  # test R2; a student above it generalizes
 FRACTIONS = {
     "tiny": (0.3, 0.7),
     "small": (0.125, 0.5, 0.8, 0.9),
     "full": (0.125, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98),
 }
 WIDTHS = {"tiny": (8,), "small": (16, 128), "full": (64, 256, 1024)}
+DEPTH = {"tiny": 3, "small": 3, "full": 4}
 SEEDS = {"tiny": 1, "small": 3, "full": 8}
 DIAGNOSTICS = (
     LinearDecodability(by_module=False),
@@ -81,431 +97,392 @@ DIAGNOSTICS = (
     LinearDecodability(num_fit=1024, fit_on="all", by_module=False),
     ShuffledDecodability(),
 )
-FIGURES = {
-    "data": "identity, widest students",
-    "data, paper's recipe": "identity, paper's recipe",
-    "model size": "six encodings, four layers",
-    "all students": "all students",
-}
-KEPT = (
-    "run",
-    "seed",
-    "encoding",
-    "model.widths",
-    "frac_test",
-    "recipe",
-    "recipe.learning_rate",
-    "diagnostics",
-)
-KEPT += ("test/r2", SHUFFLED)
-SIZE_DIAGNOSTICS = (
-    "LinearDecodability, LinearDecodability"  # the stored column of the model-size sweep
-)
-SETS = {
-    "data": "identity encoding, widest MLP, several held-out fractions, fast recipe",
-    "data, paper's recipe": "identity encoding, 4x1024, seven held-out fractions, AdamW, 100,000 steps",
-    "model size": "six encodings, four hidden layers of width 128 to 2048, fast recipe",
-    "all students": "several encodings, widths and held-out fractions, fast recipe",
-    "IntervalShuffle": "interval shuffle, widest MLP, several held-out fractions, fast recipe",
-    "FewShot": "few-shot, widest MLP, several held-out fractions, fast recipe",
-}
+SIZE_DIAGNOSTICS = "LinearDecodability, LinearDecodability"  # as stored for the model-size sweep
 
 
 def runs(scale: str) -> list[Run]:
-    """Encoding x width x held-out fraction x seed, trained and untrained; at full scale also by the paper's recipe."""
-    axes = {"frac_test": FRACTIONS[scale], "seed": range(SEEDS[scale])}
-    trained = [
-        run
-        for base in _bases(scale)
-        for width in WIDTHS[scale]
-        for run in sweep(_wide(base, width), **axes)
-    ]
-    found = [*trained, *map(untrained, trained)]
-    return [*found, *papers_recipe(), *model_size()] if scale == "full" else found
+    """Encoding x width x held-out fraction x seed, trained and untrained.
+
+    The full scale also has the paper's recipe and the paper's model-size sweep.
+    """
+    models = [MLP((width,) * DEPTH[scale]) for width in WIDTHS[scale]]
+    trained = []
+    for base in _bases(scale):
+        trained += sweep(base, model=models, frac_test=FRACTIONS[scale], seed=range(SEEDS[scale]))
+    own_sweep = [*trained, *map(untrained, trained)]
+    return [*own_sweep, *papers_recipe(), *model_size()] if scale == "full" else own_sweep
 
 
 def model_size() -> list[Run]:
-    """The paper's model-size sweep: six encodings x depth x width x seed, a quarter of the tasks held out."""
-    trained = scaling_width.faithful_runs()
+    """The paper's model-size sweep: six encodings x depth x width x seed, 25% held out."""
+    trained = faithful_runs()
     return [*trained, *map(untrained, trained)]
 
 
 def papers_recipe() -> list[Run]:
-    """The paper's data set (identity, 4x1024) with its own recipe, for a third of its steps.
+    """The paper's sweep over held-out fractions with its own recipe, for a third of its steps.
 
-    The untrained baseline of these students is that of the fast recipe: the same seed draws the same network.
+    The untrained baseline of these students is that of the fast recipe: the same seed draws the
+    same network.
     """
-    low = Paper(precision="bfloat16")
-    base = paper(recipe=low, num_steps=100_000, num_evals=1, diagnostics=DIAGNOSTICS)
+    recipe = Paper(precision="bfloat16")
+    base = paper(recipe=recipe, num_steps=100_000, num_evals=1, diagnostics=DIAGNOSTICS)
     return sweep(base, frac_test=FRACTIONS["full"], seed=range(3))
 
 
-def untrained(run: Run) -> Run:
-    """The same student before its first step."""
-    return put(run, {"num_steps": 1, "num_evals": 1, "recipe.learning_rate": 0.0})
-
-
-def _wide(base: Run, width: int) -> Run:
-    return put(base, {"model.widths": (width,) * len(base.model.widths)})  # pyright: ignore[reportAttributeAccessIssue]
-
-
 def _bases(scale: str) -> list[Run]:
-    if scale == "full":
-        plain = [
-            paper_fast(encoding=encoding, diagnostics=DIAGNOSTICS)
-            for encoding in (Identity(), IntervalShuffle())
-        ]
-        return [*plain, paper_fast(encoding=FewShot(), num_steps=8000, diagnostics=DIAGNOSTICS)]
+    if scale == "tiny":
+        return [_tiny()]
     if scale == "small":
-        return [
-            Run(encoding=encoding, num_steps=2000, num_evals=1, diagnostics=DIAGNOSTICS)
-            for encoding in (Identity(), IntervalShuffle())
-        ]
-    family = Hyperteacher(num_modules=5, num_hot=2, d_input=4, d_hidden=4, num_outputs=4)
-    probes = tuple(replace(probe, num_fit=32, num_seen=32, num_test=32) for probe in DIAGNOSTICS)
+        base = Run(num_steps=2000, num_evals=1, diagnostics=DIAGNOSTICS)
+        return sweep(base, encoding=[Identity(), IntervalShuffle()])
     return [
-        Run(
-            family,
-            model=MLP((8, 8, 8)),
-            num_steps=20,
-            num_evals=1,
-            diagnostics=probes,
-            num_eval_tasks=32,
-        )
+        paper_fast(encoding=Identity(), diagnostics=DIAGNOSTICS),
+        paper_fast(encoding=IntervalShuffle(), diagnostics=DIAGNOSTICS),
+        paper_fast(encoding=FewShot(), num_steps=8000, diagnostics=DIAGNOSTICS),
     ]
 
 
-def by_layer(last: Frame, keep: list[str], probe: str = "LinearDecodability") -> Any:
-    """One line per run and layer, the layers from the code to the output in order: how well each tells the task."""
-    found = layers_of(last, probe)
-    long: Any = last.melt(keep, list(found), "layer", "decodability r2").dropna(
-        subset=["decodability r2"]
+def _tiny() -> Run:
+    return Run(
+        Hyperteacher(num_modules=5, num_hot=2, d_input=4, d_hidden=4, num_outputs=4),
+        num_steps=20,
+        num_evals=1,
+        diagnostics=tuple(
+            replace(probe, num_fit=32, num_seen=32, num_test=32) for probe in DIAGNOSTICS
+        ),
+        num_eval_tasks=32,
     )
-    return long.assign(layer=pd.Categorical(long["layer"].map(found), list(found.values())))
 
 
-def layers_of(last: Frame, probe: str = "LinearDecodability") -> dict[str, str]:
-    """The layers that a probe has read, from the code to the output: the column of each -> its name."""
-    pattern = re.compile(rf"{re.escape(probe)}/(code|pre\d+|hidden\d+|output)/test/r2")
-    found = {column: match[1] for column in last if (match := pattern.fullmatch(str(column)))}
-    return dict(sorted(found.items(), key=lambda item: depth(item[1])))
+def prepare(rows: Frame) -> Frame:
+    """The final rows of trained students, with the probes of the same network before training.
 
-
-def depth(layer: str) -> tuple[int, int, bool]:
-    """Where a layer stands: the code, then pre0, hidden0, pre1, …, then the output."""
-    place = ("code", "", "output").index(layer) if layer in ("code", "output") else 1
-    return place, int(re.sub(r"\D", "", layer) or 0), layer.startswith("hidden")
-
-
-def twins(last: Any, columns: Mapping[str, str], more: Sequence[str] = ()) -> Any:
-    """Trained students with columns of their untrained baselines; `columns` maps each new column to the baseline's.
-
-    A student and its baseline have equal encoding, widths, held-out fraction and seed, and are equal in columns `more`.
+    Added columns: `sweep` names the sweep of the student, and `is_widest` whether it has the
+    largest width of our own sweep.
     """
-    same = ["encoding", "model.widths", "frac_test", "seed", *more]
-    before = last[last["recipe.learning_rate"] == 0][same].copy()
-    for name, column in columns.items():
-        before[name] = last.get(column, math.nan)
-    return last[last["recipe.learning_rate"] > 0].merge(before, "left", same)
+    students = with_untrained_probes(final_rows(rows), paired_by=["diagnostics"])
+    students["encoding"] = pd.Categorical(students["encoding"], ENCODINGS)
+    students["sweep"] = "ours"
+    students.loc[students["recipe"] == "Paper", "sweep"] = "paper's recipe"
+    students.loc[students["diagnostics"] == SIZE_DIAGNOSTICS, "sweep"] = "model size"
+    widths = students["model.width"]
+    students["is_widest"] = widths == widths[students["sweep"] == "ours"].max()
+    return students
 
 
-def untrained_column(column: str) -> str:
-    """The name of the column that holds the untrained network's value of `column`."""
-    return f"untrained/{column}"
+def with_untrained_probes(final: Frame, paired_by: Sequence[str]) -> Frame:
+    """The trained students, with the probes of the same network before training.
+
+    `paired_by` has further columns in which a student and its baseline are equal.
+    """
+    pattern = re.compile(rf"({PUBLIC_PROBE}|{ALL_TASKS_PROBE})/(pre|block)\d+/test/r2")
+    probed = [column for column in final if pattern.fullmatch(str(column))]
+    baselines = {untrained_column(column): column for column in probed}
+    return with_untrained(final, baselines, paired_by=paired_by)
 
 
-def students(rows: Frame) -> Frame:
-    """The last row of every trained student, with its width and the probes of the same network before training."""
-    last = ledger.last(rows)
-    probed = [
-        column
-        for column in last
-        if re.fullmatch(rf"({PUBLIC}|{ON_ALL})/pre\d+/test/r2", str(column))
-    ]
-    # Few columns: intervals draw from them again and again.
-    last = last[[column for column in last if column in (*KEPT, *probed)]]
-    found = twins(last, {untrained_column(column): column for column in probed}, ["diagnostics"])
-    found["width"] = found["model.widths"].str.split("x").str[0].astype(int)
-    return found
+def complete_sweep(final: Frame) -> Frame:
+    """The students of our own sweep; none unless every encoding has its widest students."""
+    ours = final[final["sweep"] == "ours"]
+    widest = ours[ours["is_widest"]]
+    is_complete = set(widest["encoding"]) == set(ours["encoding"])
+    return ours if is_complete else ours[:0]
 
 
-def of_set(last: Frame, name: str) -> Frame:
-    """The students of one of the sets."""
-    by_paper, sized = last["recipe"] == "Paper", last["diagnostics"] == SIZE_DIAGNOSTICS
-    if name == "data, paper's recipe":
-        return last[by_paper]
-    if name == "model size":
-        return last[
-            sized & (last["model.widths"].str.count("x") == 3)
-        ]  # networks of two layers have no third layer
-    fast = last[~by_paper & ~sized]
-    widest = fast["width"] == fast["width"].max()
-    if name == "all students":  # none of them unless every encoding has its widest students
-        return fast if set(fast.loc[widest, "encoding"]) == set(fast["encoding"]) else fast[:0]
-    return fast[widest & (fast["encoding"] == ("Identity" if name == "data" else name))]
+def widest_of(encoding: str) -> Select:
+    """Select the widest students of our own sweep with an encoding."""
+    return where({"sweep": "ours", "is_widest": True, "encoding": encoding})
 
 
-def explained(last: Frame, column: str, lowest: float = 0.0) -> float:
-    """Squared correlation of a decodability column with test R2. Negative scores count as 0.
+class StudentSet(NamedTuple):
+    """Students whose decodability is compared with their test R2."""
+
+    name: str
+    description: str
+    select: Select
+    layers: tuple[str, ...] = ("pre2",)
+    max_lowest: float = MAX_FAILING  # the worst student must score below this
+    min_highest: float = MIN_GENERALIZING  # the best student must score above this
+    score: str = "test/r2"  # the column of the score on held-out combinations
+    score_name: str = "test R2"
+
+    def has_range(self, students: Frame) -> bool:
+        """Whether scores differ enough for a correlation to mean something."""
+        scores = students[self.score]
+        return bool((scores > self.min_highest).any() and (scores < self.max_lowest).any())
+
+
+DATA = StudentSet(
+    "data",
+    "identity encoding, widest MLP, several held-out fractions, fast recipe",
+    widest_of("Identity"),
+    layers=("pre2", "pre1", "pre3"),
+)
+PAPERS_RECIPE = StudentSet(
+    "data, paper's recipe",
+    "identity encoding, 4x1024, seven held-out fractions, AdamW, 100,000 steps",
+    where({"sweep": "paper's recipe"}),
+    layers=("pre2", "pre1", "pre3"),
+)
+MODEL_SIZE = StudentSet(
+    "model size",
+    "six encodings, four hidden layers of width 128 to 2048, fast recipe",
+    where({"sweep": "model size", "model.depth": 4}),  # networks of depth 2 have no third layer
+    max_lowest=0.8,
+)
+ALL_STUDENTS = StudentSet(
+    "all students", "several encodings, widths and held-out fractions, fast recipe", complete_sweep
+)
+INTERVAL_SHUFFLE = StudentSet(
+    "IntervalShuffle",
+    "interval shuffle, widest MLP, several held-out fractions, fast recipe",
+    widest_of("IntervalShuffle"),
+)
+FEW_SHOT = StudentSet(
+    "FewShot",
+    "few-shot, widest MLP, several held-out fractions, fast recipe",
+    widest_of("FewShot"),
+)
+SETS = (DATA, PAPERS_RECIPE, MODEL_SIZE, ALL_STUDENTS, INTERVAL_SHUFFLE, FEW_SHOT)
+# Compared at equal numbers of train tasks.
+SETS_ACROSS_WIDTHS = (
+    StudentSet(
+        "identity",
+        "identity encoding; width and seed differ",
+        where({"sweep": "ours", "encoding": "Identity"}),
+    ),
+    StudentSet("all", "encoding, width and seed differ", complete_sweep),
+)
+
+
+def explained(students: Frame, column: str, score: str = "test/r2") -> float:
+    """Squared correlation of a decodability column with a score. Negative scores count as 0.
 
     0 for a negative correlation and for a column that hardly varies.
     """
-    if column not in last:
+    if column not in students:
         return math.nan
-    return _squared_correlation(last[["test/r2", column]].dropna().clip(lower=lowest))
+    scores = students[[score, column]].dropna()
+    return _squared_correlation(scores.clip(lower=0.0))
 
 
-def explained_within(last: Frame, column: str) -> float:
+def explained_within(students: Frame, column: str) -> float:
     """Squared correlation of a column with test R2 among students with equally many train tasks.
 
     Both scores are taken relative to their mean at each held-out fraction.
     """
-    if column not in last:
+    if column not in students:
         return math.nan
-    kept = last[["frac_test", "test/r2", column]].dropna()
-    scores = kept[["test/r2", column]].clip(lower=0)
-    return _squared_correlation(scores - scores.groupby(kept["frac_test"]).transform("mean"))
+    present = students[["frac_test", "test/r2", column]].dropna()
+    scores = present[["test/r2", column]].clip(lower=0)
+    means = scores.groupby(present["frac_test"]).transform("mean")
+    return _squared_correlation(scores - means)
 
 
-def _squared_correlation(pair: Frame) -> float:
-    values = pair.to_numpy(float)
+def _squared_correlation(pairs: Frame) -> float:
+    values = pairs.to_numpy(float)
     if len(values) < 3 or values[:, 0].std() == 0:
         return math.nan
-    if values[:, 1].std() < ALIKE:
+    if values[:, 1].std() < MIN_DEVIATION:
         return 0.0
     return float(max(np.corrcoef(values.T)[0, 1], 0.0) ** 2)
 
 
-def column_of(layer: str, probe: str = PUBLIC, side: str = "test") -> str:
-    """The column of a layer's decodability, on held-out combinations unless another side is named."""
-    return f"{probe}/{layer}/{side}/r2"
-
-
 def summary(rows: Frame) -> dict[str, float]:
-    """What the decodability of each layer explains of test R2, trained and untrained, in each set."""
-    last = students(rows)
-    found = {}
-    for name in SETS:
-        chosen = of_set(last, name)
+    """What the decodability of each layer explains of test R2, trained and untrained, by set."""
+    final = prepare(rows)
+    values: dict[str, float] = {}
+    for student_set in SETS:
+        students = student_set.select(final)
         for layer in LAYERS:
-            column = column_of(layer)
-            if not math.isnan(explained(chosen, column)):
-                found[f"{name}, {layer}"] = explained(chosen, column)
-                found[f"{name}, {layer}, untrained"] = explained(chosen, untrained_column(column))
-    found["students with R2 above .9"] = int((last["test/r2"] > 0.9).sum())
-    found["students with R2 below .5"] = int((last["test/r2"] < 0.5).sum())
-    return found
+            column = probe_column(PUBLIC_PROBE, layer)
+            value = explained(students, column)
+            if not math.isnan(value):
+                name = f"{student_set.name}, {layer}"
+                values[name] = value
+                values[f"{name}, untrained"] = explained(students, untrained_column(column))
+    values["students with R2 above .9"] = int((final["test/r2"] > MIN_GENERALIZING).sum())
+    values["students with R2 below .5"] = int((final["test/r2"] < MAX_FAILING).sum())
+    return values
 
 
-def figures(rows: Frame) -> dict:
-    """Decodability of the third layer against test R2, trained and untrained, and with probes fitted on all tasks."""
-    last = students(rows)
-    headline, on_all = column_of(HEADLINE), column_of(HEADLINE, ON_ALL)
-    found = {}
-    for name, title in FIGURES.items():
-        chosen = of_set(last, name)
-        if len(chosen) and headline in chosen:
-            found[_key(name)] = _scatter(chosen, headline, title)
-            found[_key(f"{name}, untrained")] = _scatter(
-                chosen, untrained_column(headline), f"{title}, before training"
-            )
-        if name.startswith("data") and len(chosen) and on_all in chosen:
-            found[_key(f"{name}, probe of all tasks")] = _scatter(
-                chosen, on_all, f"{title}, probe of all tasks"
-            )
-    return found
+def with_baselines(select: Select, column: str) -> Select:
+    """The selected students; None unless all have the probe's score before and after training."""
+
+    def select_complete(final: Frame) -> Frame | None:
+        students = select(final)
+        columns = [column, untrained_column(column)]
+        if students is None or len(students) < 3 or not set(columns) <= set(students):
+            return None
+        is_complete = students[columns].notna().all(axis=None)
+        return students if is_complete else None
+
+    return select_complete
 
 
-def _key(name: str) -> str:
-    return re.sub(r"\W+", "_", name.replace("'", ""))
+def layer_name(layer: str) -> str:
+    """A layer in words: `pre2` is the third layer, `block2` the third block of a transformer."""
+    ordinal = ("first", "second", "third", "fourth")[int(layer[-1])]
+    return f"{ordinal} block" if layer.startswith("block") else f"{ordinal} layer"
 
 
-def _scatter(students: Frame, column: str, which: str) -> Any:
-    encodings = [name for name in ENCODINGS if name in set(students["encoding"])]
-    drawn = students.assign(encoding=pd.Categorical(students["encoding"], encodings))
-    drawn = drawn.assign(**{name: students[name].clip(lower=0) for name in ("test/r2", column)})
-    return figure.scatter(
-        drawn,
-        "test/r2",
+def correlation_claim(
+    students: StudentSet, layer: str, published: str = f"> {PUBLISHED}"
+) -> DeclaredClaim:
+    """The published correlation; confounded if the untrained network explains as much."""
+    column = probe_column(PUBLIC_PROBE, layer)
+    is_published = published != OURS
+    is_headline = students.name == "data" and column == HEADLINE
+
+    def explained_untrained(found: Measurement) -> float:
+        return explained(found.rows, untrained_column(column), students.score)
+
+    def note(found: Measurement) -> str:
+        text = f"r squared {explained_untrained(found):.3f} for the untrained network"
+        if not students.has_range(found.rows):
+            limits = f"above {students.min_highest} or below {students.max_lowest}"
+            text += f"; the set lacks students with {students.score_name} {limits}"
+        return text
+
+    return reproduces(
+        f"{students.name}: {layer}",
+        f"Decodability from the {layer_name(layer)} correlates with {students.score_name} "
+        f"(r squared; {students.description})",
+        published=published,
+        threshold_published=is_published,
+        after_rows="the layer" if is_published else "",
+        repeats="decodability: data: pre2" if is_published and not is_headline else "",
+        rows=with_baselines(students.select, column),
+        needs=(students.score, column),
+        statistic=lambda rows: explained(rows, column, students.score),
+        passes=all_of(
+            above(PUBLISHED),
+            on_value(
+                "students that fail and that generalize",
+                lambda found: students.has_range(found.rows),
+            ),
+        ),
+        control=f"r squared must be at least {MIN_GAIN} lower for the untrained network",
+        is_confounded=lambda found: found.value - explained_untrained(found) < MIN_GAIN,
+        note=note,
+    )
+
+
+def gain_claim(
+    name: str,
+    setting: str,
+    students: StudentSet,
+    column: str,
+    r_squared: Callable[[Frame, str], float],
+) -> DeclaredClaim:
+    """Decodability explains more of test R2 than decodability before training does."""
+    before = untrained_column(column)
+
+    def note(found: Measurement) -> str:
+        trained, baseline = r_squared(found.rows, column), r_squared(found.rows, before)
+        means = _mean_decodability(found.rows, column)
+        return f"r squared {trained:.3f} trained, {baseline:.3f} untrained; {means}"
+
+    return control(
+        name,
+        f"{setting}, decodability explains test R2 better than decodability before training does "
+        f"({students.description}); difference of r squared above {MIN_GAIN}",
+        rows=with_baselines(students.select, column),
+        needs=("frac_test", "test/r2", column, before),
+        statistic=lambda rows: r_squared(rows, column) - r_squared(rows, before),
+        passes=above(MIN_GAIN),
+        note=note,
+    )
+
+
+def _mean_decodability(students: Frame, column: str) -> str:
+    """Mean decodability of failing, of generalizing and of untrained students, as text."""
+    failing = students.loc[students["test/r2"] < MAX_FAILING, column]
+    generalizing = students.loc[students["test/r2"] > MIN_GENERALIZING, column]
+    texts = [
+        f"{generalizing.mean():.3f} where test R2 is above {MIN_GENERALIZING}",
+        f"{students[untrained_column(column)].mean():.3f} untrained",
+    ]
+    if len(failing):
+        count = f"({len(failing)} students)"
+        texts.insert(0, f"{failing.mean():.3f} where test R2 is below {MAX_FAILING} {count}")
+    return f"mean decodability {', '.join(texts)}"
+
+
+CLAIMS = [correlation_claim(students, layer) for students in SETS for layer in students.layers]
+CLAIMS += [
+    gain_claim(
+        f"equal train tasks, {students.name}",
+        "At equal numbers of train tasks",
+        students,
+        HEADLINE,
+        explained_within,
+    )
+    for students in SETS_ACROSS_WIDTHS
+]
+CLAIMS += [
+    gain_claim(
+        f"probe of all tasks, {students.name}",
+        "With probes fitted on all tasks",
+        students,
+        ALL_TASKS,
+        explained,
+    )
+    for students in (DATA, PAPERS_RECIPE)
+]
+CLAIMS += [
+    control(
+        "shuffled tasks",
+        "Probes fitted on shuffled tasks score at chance (the highest R2 of any student)",
+        needs=(SHUFFLED,),
+        statistic=lambda rows: float(rows[SHUFFLED].max()),
+        passes=below(MAX_SHUFFLED),
+    )
+]
+
+
+TITLE_ENDINGS = {
+    HEADLINE: "",
+    UNTRAINED: ", before training",
+    ALL_TASKS: ", probe of all tasks",
+}
+
+
+def plot(name: str, students: StudentSet, column: str, title: str, color: str = "encoding") -> Plot:
+    """A column against test R2, one point per student. Scores below 0 count as 0."""
+
+    def clipped(final: Frame) -> Frame:
+        scores = final.filter(items=["test/r2", column]).clip(lower=0)
+        return students.select(final.assign(**scores))
+
+    return scatter(
         column,
-        by="encoding",
-        title=f"Decodability and test R²: {which}",
+        against="test/r2",
+        color=color,
+        rows=clipped,
+        name=name,
+        title=f"Decodability and test R²: {title}{TITLE_ENDINGS[column]}",
         x_title="R² on held-out combinations (below 0 counts as 0)",
         y_title="decodability, third layer (R²)",
         fit=True,
     )
 
 
-def claims(rows: Frame | None) -> list[ledger.Claim]:
-    """The published correlation in each set and layer; the two comparisons without the confound; the control."""
-    last = None if rows is None else students(rows)
-    published = [_published(last, name, layer) for name in SETS for layer in _layers(name)]
-    return [*published, *_equal_train_tasks(last), *_probe_of_all_tasks(last), _shuffled(last)]
-
-
-def _layers(name: str) -> list[str]:
-    """All three layers for the paper's own set, the headline for the others."""
-    return (
-        [HEADLINE, *(layer for layer in LAYERS if layer != HEADLINE)]
-        if name.startswith("data")
-        else [HEADLINE]
-    )
-
-
-def _published(last: Frame | None, name: str, layer: str) -> ledger.Claim:
-    """The published correlation in one set, and whether the untrained network explains as much.
-
-    It is not judged where students lack their untrained baseline.
-    """
-    column = column_of(layer)
-    chosen = None if last is None else of_set(last, name)
-    measured = interval = holds = None
-    confounded = False
-    control = f"the squared correlation for the untrained network must be at least {MIN_GAIN} lower"
-    if chosen is not None and _has_baselines(chosen, column):
-        slim = chosen[["seed", "test/r2", column]]
-        measured, interval = (
-            explained(chosen, column),
-            over_seeds(slim, lambda frame: explained(frame, column)),
-        )
-        before = explained(chosen, untrained_column(column))
-        holds = _has_range(chosen, name) and interval[0] > PUBLISHED
-        confounded = measured - before < MIN_GAIN
-        control += f" (it is {before:.3f})"
-        if not _has_range(chosen, name):
-            control += f"; there must be students with test R2 above .9 and below {MAX_LOWEST.get(name, 0.5)}"
-    return ledger.Claim(
-        name=f"{name}: {layer}",
-        statement=f"Decodability from the {LAYERS[layer]} layer correlates with test R2 (r squared; {SETS[name]})",
-        source=SOURCE,
-        published=f"> {PUBLISHED}",
-        measured=measured,
-        holds=holds,
-        control=control,
-        interval=interval,
-        confounded=confounded,
-    )
-
-
-def _has_baselines(chosen: Frame, column: str) -> bool:
-    """Whether there are students, each with its decodability before and after training."""
-    columns = [column, untrained_column(column)]
-    return (
-        len(chosen) >= 3
-        and set(columns) <= set(chosen)
-        and bool(chosen[columns].notna().all(axis=None))
-    )
-
-
-def _has_range(chosen: Frame, name: str) -> bool:
-    """Whether students differ enough for a correlation to mean something."""
-    return bool(
-        (chosen["test/r2"] > 0.9).any() and (chosen["test/r2"] < MAX_LOWEST.get(name, 0.5)).any()
-    )
-
-
-def gain(statistic: Callable[[Frame, str], float], column: str) -> Callable[[Frame], float]:
-    """A function of a frame: the statistic of a column minus that of the untrained network."""
-    return lambda frame: statistic(frame, column) - statistic(frame, untrained_column(column))
-
-
-def _equal_train_tasks(last: Frame | None) -> list[ledger.Claim]:
-    """Does decodability predict which students generalize, among students with equally many train tasks?"""
-    column = column_of(HEADLINE)
-    claims = []
-    for name, which in (
-        ("identity", "identity encoding; width and seed differ"),
-        ("all", "encoding, width and seed differ"),
-    ):
-        chosen = None
-        if last is not None:
-            identity = (last["encoding"] == "Identity") & (last["recipe"] == "Fast")
-            identity &= last["diagnostics"] != SIZE_DIAGNOSTICS
-            chosen = last[identity] if name == "identity" else of_set(last, "all students")
-        claims.append(
-            _gain_claim(
-                chosen,
-                f"equal train tasks, {name}",
-                f"At equal numbers of train tasks decodability explains test R2 better than untrained ({which})",
-                explained_within,
-                column,
-            )
-        )
-    return claims
-
-
-def _probe_of_all_tasks(last: Frame | None) -> list[ledger.Claim]:
-    """With probes fitted on all tasks, does decodability explain test R2?"""
-    return [
-        _gain_claim(
-            None if last is None else of_set(last, name),
-            f"probe of all tasks, {name}",
-            f"With probes fitted on all tasks decodability explains test R2 better than untrained ({SETS[name]})",
-            explained,
-            column_of(HEADLINE, ON_ALL),
-        )
-        for name in ("data", "data, paper's recipe")
-    ]
-
-
-def _gain_claim(
-    chosen: Frame | None,
-    name: str,
-    statement: str,
-    statistic: Callable[[Frame, str], float],
-    column: str,
-) -> ledger.Claim:
-    measured = interval = None
-    note = ""
-    if chosen is not None and _has_baselines(chosen, column):
-        slim = chosen[["seed", "frac_test", "test/r2", column, untrained_column(column)]]
-        measured, interval = (
-            gain(statistic, column)(chosen),
-            over_seeds(slim, gain(statistic, column)),
-        )
-        own, before = statistic(chosen, column), statistic(chosen, untrained_column(column))
-        note = f"r squared {own:.3f} trained, {before:.3f} untrained; {_spread(chosen, column)}"
-    return ledger.Claim(
-        name=name,
-        statement=f"{statement}; difference of r squared above {MIN_GAIN}",
-        source="control",
-        published=ledger.OURS,
-        measured=measured,
-        holds=None if interval is None else interval[0] > MIN_GAIN,
-        interval=interval,
-        note=note,
-    )
-
-
-def _spread(chosen: Frame, column: str) -> str:
-    """How much decodability differs between students that fail and students that generalize."""
-    failing = chosen.loc[chosen["test/r2"] < 0.5, column]
-    generalizing = chosen.loc[chosen["test/r2"] > 0.9, column]
-    before = chosen[untrained_column(column)].mean()
-    low = (
-        f"{failing.mean():.3f} where test R2 is below .5 ({len(failing)} students), "
-        if len(failing)
-        else ""
-    )
-    return f"mean decodability {low}{generalizing.mean():.3f} where test R2 is above .9, {before:.3f} untrained"
-
-
-def _highest_shuffled(last: Frame) -> float:
-    return float(last[SHUFFLED].max())
-
-
-def _shuffled(last: Frame | None) -> ledger.Claim:
-    """Permuted labels: nothing can be decoded, from any student."""
-    measured = interval = None
-    if last is not None and SHUFFLED in last and last[SHUFFLED].notna().any():
-        measured = _highest_shuffled(last)
-        interval = over_seeds(last[["seed", SHUFFLED]], _highest_shuffled)
-    return ledger.Claim(
-        name="shuffled tasks",
-        statement="Probes fitted on shuffled tasks score at chance (the highest R2 of any student)",
-        source="control",
-        published=ledger.OURS,
-        measured=measured,
-        holds=None if interval is None else interval[1] < MAX_SHUFFLED,
-        interval=interval,
-    )
+FIGURES = [
+    plot("data", DATA, HEADLINE, "identity, widest students"),
+    plot("data_untrained", DATA, UNTRAINED, "identity, widest students"),
+    plot("data_probe_of_all_tasks", DATA, ALL_TASKS, "identity, widest students"),
+    plot("data_papers_recipe", PAPERS_RECIPE, HEADLINE, "identity, paper's recipe"),
+    plot("data_papers_recipe_untrained", PAPERS_RECIPE, UNTRAINED, "identity, paper's recipe"),
+    plot(
+        "data_papers_recipe_probe_of_all_tasks",
+        PAPERS_RECIPE,
+        ALL_TASKS,
+        "identity, paper's recipe",
+    ),
+    plot("model_size", MODEL_SIZE, HEADLINE, "six encodings, four layers"),
+    plot("model_size_untrained", MODEL_SIZE, UNTRAINED, "six encodings, four layers"),
+    plot("all_students", ALL_STUDENTS, HEADLINE, "all students"),
+    plot("all_students_untrained", ALL_STUDENTS, UNTRAINED, "all students"),
+]

@@ -1,34 +1,35 @@
-"""Can one tell from an image model's activations which prompts it will get wrong?
+"""Do an image model's activations predict which prompts it will draw wrongly?
 
-Claim: prompts whose concepts cannot be read from the activations of an image model are those that it draws wrongly
-(arXiv 2507.07207, section on image generation).
+Claim: prompts whose concepts cannot be decoded from the activations of an image model are those
+that it draws wrongly (arXiv 2507.07207, section on image generation).
 
-For those who have weights: any pipeline of diffusers with a UNet or a transformer. Every prompt names three concepts;
-a quarter of the combinations is held out. Images are drawn with several seeds, and what layers hold is averaged over
-space and steps. Logistic regressions on standardised features, one for each concept, are fitted on the other
-combinations, and held-out prompts are ranked by log loss. Unlike in the paper's code the layer is chosen by
-cross-validation on train prompts, steps are counted right, and only the conditional half of a batch is read. Text
-encoders are read too but never ranked by, since they hold the prompt whatever is drawn. The baseline is how rare the
-prompt's pairs of concepts are among train prompts; the control is a probe of another prompt's concepts. A judge says
-which images are wrong; without one there is no outcome, and no verdict.
+You need the weights of a diffusers pipeline with a UNet or a transformer. Every prompt names three
+concepts; a quarter of the combinations is held out. Images are drawn with several seeds, and
+activations are averaged over space and steps. Logistic regressions on standardized features, one
+for each concept, are fitted on the other combinations. Held-out prompts are ranked by log loss.
 
-Settings: `--set pipeline=FOLDER_OR_ID judge=clip:FOLDER_OR_ID` (or judge=FILE.py:FUNCTION, image -> factors), and
-concepts=animals|solids|clothes, num_concepts, num_prompts, num_images, num_steps, join=mean|each|concatenate, seed.
-What is drawn is kept beside the rows, prompt by prompt: a stopped command goes on, and another judge draws nothing
-anew. Without a pipeline, one of random weights shows that everything works. It makes no concepts, so that nothing is
-claimed.
+Unlike in the paper's code, the layer is chosen by cross-validation on train prompts, steps are
+counted correctly, and only the conditional half of a batch is recorded. Text encoders are probed,
+too, but never used for the ranking: they contain the prompt whatever is drawn. The baseline is how
+rare the prompt's pairs of concepts are among train prompts; the control is a probe of the concepts
+of another prompt. A judge decides which images are wrong; without one there is no verdict. Random
+weights get no verdict either: they draw no concepts, but their activations still encode the prompt.
 
-Command:  recombine run image_concepts --scale full --set pipeline=FOLDER_OR_ID judge=clip:FOLDER_OR_ID
+Settings: `--set pipeline=FOLDER_OR_ID judge=clip:FOLDER_OR_ID` (or judge=FILE.py:FUNCTION, a
+function from image to factors), concepts=animals|solids|clothes, num_concepts, num_prompts,
+num_images, num_steps, join=mean|each|concatenate, seed. Images are saved beside the rows after each
+prompt: a stopped command continues from there, and another judge uses the same images. Without a
+pipeline, one with random weights shows that everything works.
+
+Command:  recombine run image_concepts --scale full --set pipeline=FOLDER_OR_ID
+          judge=clip:FOLDER_OR_ID
 Runtime:  small, random weights: 20 s on one core; full: not yet run.
-Expected: a positive rank correlation of log loss and failures, better than the baseline's; none for the control.
-Measured: no pipeline with trained weights yet. Random weights (2026-11-16, small, 8 animals, 56 prompts, 3 splits): all
-          images are nearly the same noise (pixels differ by 3 between prompts and by 45 within an image), but of the
-          held-out prompts' concepts .77 to .82 are read (.54 to .57 by probes of another prompt's; always saying
-          "absent" has .63): a network passes on what it was asked, whatever it draws. So decodability by itself says
-          nothing of images; only a judge's verdicts do.
+Expected: a positive rank correlation of log loss and failures, better than that of the baseline;
+          none for the control.
 """
 
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,37 +39,29 @@ import pandas as pd
 from recombine.basics.errors import InputError, require
 from recombine.basics.random_streams import generator
 from recombine.basics.statistics import LEVELS, NUM_DRAWS, rank_correlation
-from recombine.basics.suggest import nearest
-from recombine.experiments import claim as ledger
-from recombine.reporting import figure, gallery
+from recombine.basics.suggest import did_you_mean
+from recombine.experiments.claim import (
+    Frame,
+    Measured,
+    Statistic,
+    above,
+    contains,
+    control,
+    hypothesis,
+    reproduces,
+)
+from recombine.experiments.plots import bars, custom, scatter
+from recombine.reporting import gallery
 
-TITLE = "Which prompts will an image model get wrong? Predicted from its activations"
+TITLE = "Which prompts will an image model draw wrongly? Predicted from its activations"
 SOURCE = "arXiv 2507.07207, section on image generation"
-ANIMALS = [
-    *(
-        "cat",
-        "dog",
-        "owl",
-        "fox",
-        "hen",
-        "elk",
-        "cow",
-        "pig",
-        "bear",
-        "frog",
-        "lion",
-        "goat",
-        "duck",
-        "horse",
-        "mouse",
-    ),
-    *("zebra", "tiger", "sheep", "eagle", "rabbit"),
-]
+ANIMALS = ["cat", "dog", "owl", "fox", "hen", "elk", "cow", "pig", "bear", "frog", "lion", "goat"]
+ANIMALS += ["duck", "horse", "mouse", "zebra", "tiger", "sheep", "eagle", "rabbit"]
 COLOURS = ["red", "blue", "green", "yellow", "black", "white", "orange", "purple", "pink", "grey"]
 SOLIDS = ["cube", "ball", "cone", "cylinder", "pyramid", "ring", "torus", "prism", "disc", "star"]
 PLACES = ["table", "carpet", "beach", "meadow", "road", "stage", "shelf", "roof", "bridge", "sofa"]
 CLOTHES = ["hat", "scarf", "jacket", "shirt", "crown", "cape", "sweater", "tie", "dress", "vest"]
-# Lists of concepts, the template, and how many of each list are hot: three in all.
+# Lists of concepts, the template, and the number of concepts from each list: three in all.
 CONCEPTS: dict[str, tuple[dict[str, list[str]], str, dict[str, int]]] = {
     "animals": ({"animal": ANIMALS}, "a photo of {a animal}", {"animal": 3}),
     "solids": (
@@ -83,16 +76,17 @@ CONCEPTS: dict[str, tuple[dict[str, list[str]], str, dict[str, int]]] = {
     ),
 }
 # Concepts of each list, prompts (if there are as many), images of each prompt, denoising steps.
-SIZES = {"tiny": (5, 30, 2, 2), "small": (6, 60, 2, 4), "full": (20, 400, 4, 30)}
-LEAST = (
-    4,
-    8,
-    2,
-    1,
-)  # of these: probes need two images of a prompt, one to be fitted on and one to be scored
+SIZES = {
+    "tiny": {"num_concepts": 5, "num_prompts": 30, "num_images": 2, "num_steps": 2},
+    "small": {"num_concepts": 6, "num_prompts": 60, "num_images": 2, "num_steps": 4},
+    "full": {"num_concepts": 20, "num_prompts": 400, "num_images": 4, "num_steps": 30},
+}
+# Probes need two images of a prompt: one to be fitted on and one to be scored.
+MIN_SIZES = {"num_concepts": 4, "num_prompts": 8, "num_images": 2, "num_steps": 1}
 RANDOM = "random weights"
 JOINS = ("mean", "each", "concatenate")
 FRAC_TEST = 0.25
+CONTROL_LABEL = "control: another prompt"
 
 
 def cells(
@@ -107,21 +101,25 @@ def cells(
     join: str = "mean",
     seed: int = 0,
 ) -> list[dict[str, Any]]:
-    """One cell, all prompts of one pipeline; a number that is 0 is as the scale says."""
-    told = "a random pipeline at full scale teaches nothing"
-    require(bool(pipeline) or scale != "full", f"{told}: name one with --set pipeline=FOLDER_OR_ID")
+    """One cell: all prompts of one pipeline. A number that is 0 is taken from the scale."""
+    require(
+        bool(pipeline) or scale != "full",
+        "random weights at full scale show nothing: name weights by --set pipeline=FOLDER_OR_ID",
+    )
     if concepts not in CONCEPTS:
-        raise InputError(f"there are no concepts {concepts!r}: {nearest(concepts, CONCEPTS)}")
+        raise InputError(f"there are no concepts {concepts!r}: {did_you_mean(concepts, CONCEPTS)}")
     if join not in JOINS:
-        raise InputError(f"steps cannot be joined by {join!r}: {nearest(join, JOINS)}")
-    names = ("num_concepts", "num_prompts", "num_images", "num_steps")
-    chosen = zip((num_concepts, num_prompts, num_images, num_steps), SIZES[scale], strict=True)
-    sizes = {name: own or usual for name, (own, usual) in zip(names, chosen, strict=True)}
-    for name, least in zip(names, LEAST, strict=True):
-        require(sizes[name] >= least, f"{name} must be at least {least}, got {sizes[name]}")
-    asked(
-        concepts, sizes["num_concepts"], sizes["num_prompts"], seed
-    )  # what cannot be asked is told at once
+        raise InputError(f"join cannot be {join!r}: {did_you_mean(join, JOINS)}")
+    chosen = {
+        "num_concepts": num_concepts,
+        "num_prompts": num_prompts,
+        "num_images": num_images,
+        "num_steps": num_steps,
+    }
+    sizes = {name: number or SIZES[scale][name] for name, number in chosen.items()}
+    for name, minimum in MIN_SIZES.items():
+        require(sizes[name] >= minimum, f"{name} must be at least {minimum}, got {sizes[name]}")
+    make_prompts(concepts, sizes["num_concepts"], sizes["num_prompts"], seed)  # raises errors early
     cell = {
         "pipeline": pipeline or RANDOM,
         "judge": judge,
@@ -129,76 +127,74 @@ def cells(
         "join": join,
         "seed": seed,
     }
-    if judge:  # a judge that is not there is told before anything is drawn
+    if judge:
         from recombine.probe import judges
 
-        cell["judge_code"] = judges.code(judge)
+        cell["judge_code"] = judges.code_hash(judge)  # a missing judge is an error at once
     return [cell | sizes]
 
 
-def asked(concepts: str, num_concepts: int, num_prompts: int, seed: int) -> Any:
-    """The prompts, with their factors and which are held out."""
+def make_prompts(concepts: str, num_concepts: int, num_prompts: int, seed: int) -> Any:
+    """The prompts, with their factors and which of them are held out."""
     from recombine.probe import Prompts
 
     lists, template, num_hot = CONCEPTS[concepts]
-    cut = {name: listed[:num_concepts] for name, listed in lists.items()}
+    used = {name: words[:num_concepts] for name, words in lists.items()}
     try:
         return Prompts(
-            cut, template, num_hot, frac_test=FRAC_TEST, max_combinations=num_prompts, seed=seed
+            used, template, num_hot, frac_test=FRAC_TEST, max_combinations=num_prompts, seed=seed
         )
     except InputError as error:
-        told = f"{num_prompts} prompts are too few for {num_concepts} concepts of each list"
-        raise InputError(f"{told}: raise num_prompts, or lower num_concepts ({error})") from error
+        raise InputError(
+            f"{num_prompts} prompts are too few for {num_concepts} concepts of each list: raise "
+            f"num_prompts, or lower num_concepts ({error})"
+        ) from error
 
 
 def measure(
     pipeline: str,
     judge: str,
-    join: str,
+    concepts: str,
+    num_concepts: int,
+    num_prompts: int,
     num_images: int,
     num_steps: int,
+    join: str,
+    seed: int,
     folder: Path,
     judge_code: str = "",
-    **which: Any,
 ) -> list[dict[str, Any]]:
-    """Draw, record, judge and probe: a row for each prompt, then one for each layer and side of the split."""
+    """Draw, record, judge and probe: a row per prompt, then one per layer and side of the split."""
     from recombine.probe import judges
-    from recombine.probe.drawings import Drawings
-    from recombine.probe.foretold import Foretold
+    from recombine.probe.failure_prediction import FailurePrediction
+    from recombine.probe.image_cache import ImageCache
 
-    which.pop("judge_code", None)
-    prompts = asked(**which)
-    drawings = Drawings(
-        folder, {"pipeline": pipeline, "join": join}, lambda: _diffusion(pipeline, join)
-    )
-    drawn = drawings.draw(prompts.texts, range(num_images), num_inference_steps=num_steps)
-    failed = np.full(len(drawn.prompts), np.nan)
+    prompts = make_prompts(concepts, num_concepts, num_prompts, seed)
+    about = {"pipeline": pipeline, "join": join}
+    cache = ImageCache(folder, about, lambda: _recorded_pipeline(pipeline, join))
+    images = cache.draw(prompts.texts, range(num_images), num_inference_steps=num_steps)
+    failed = np.full(len(images.prompts), np.nan)
     if judge:
-        failed = judges.verdicts(judge, drawn.files, prompts, drawn.prompts)["failed"].to_numpy(
-            float
-        )
-    texts = {
-        name: rows for name, rows in drawn.activations.items() if name.startswith("text_encoder")
-    }
-    layers = {name: rows for name, rows in drawn.activations.items() if name not in texts}
-    foretold = Foretold(
-        prompts, drawn.prompts, layers, failed, generator(which["seed"], "image_concepts")
-    )
-    pictures = [_thumbnail(file) for file in drawn.files[::num_images]]
-    rate = pd.Series(failed).groupby(drawn.prompts).mean()
-    rows = foretold.rows.assign(failed=rate, **{"image/thumbnail": pictures}).to_dict("records")
-    return rows + foretold.layers() + (foretold.other(texts) if texts else [])
+        verdicts = judges.verdicts(judge, images.files, prompts, images.prompts)
+        failed = verdicts["failed"].to_numpy(float)
+    text_layers, layers = {}, {}
+    for name, activations in images.activations.items():
+        side = text_layers if name.startswith("text_encoder") else layers
+        side[name] = activations
+    rng = generator(seed, "image_concepts")
+    prediction = FailurePrediction(prompts, images.prompts, layers, failed, rng)
+    rows = prediction.rows.assign(failed=pd.Series(failed).groupby(images.prompts).mean())
+    rows["image/thumbnail"] = [_thumbnail(file) for file in images.files[::num_images]]
+    text_rows = prediction.other(text_layers) if text_layers else []
+    return rows.to_dict("records") + prediction.layers() + text_rows
 
 
-def _diffusion(pipeline: str, join: Any) -> Any:
-    from recombine.probe import Diffusion
+def _recorded_pipeline(name: str, join: Any) -> Any:
+    from recombine.probe import Diffusion, tiny
 
-    made: Any = pipeline
-    if pipeline == RANDOM:
-        from recombine.probe import tiny
-
-        made = tiny.pipeline("sd15")
-    return Diffusion(made, fractions=None if join == "each" else "all", join=join, progress=False)
+    pipeline: Any = tiny.pipeline("sd15") if name == RANDOM else name
+    fractions = None if join == "each" else "all"
+    return Diffusion(pipeline, fractions=fractions, join=join, progress=False)
 
 
 def _thumbnail(file: Path) -> str:
@@ -208,134 +204,156 @@ def _thumbnail(file: Path) -> str:
         return gallery.thumbnail(image)
 
 
-def _held(rows: Any) -> Any:
-    mine = rows[rows["what"] == "prompt"]
-    return mine[mine["held_out"].astype(bool)].sort_values("expected", ascending=False)
+def prepare(rows: Frame) -> Frame:
+    """The rows as they are. Those of prompts and of layers have different columns."""
+    return rows
 
 
-def correlation(frame: Any, column: str) -> float:
-    """The rank correlation of a column with how often images failed, over the prompts of which both are known."""
-    known = frame[[column, "failed"]].dropna()
+def held_out_prompts(rows: Frame) -> Frame:
+    """The rows of held-out prompts, the highest log loss first."""
+    prompts = rows[rows["what"] == "prompt"]
+    is_held_out = prompts["held_out"].astype(bool)
+    return prompts[is_held_out].sort_values("expected", ascending=False)
+
+
+def judged_prompts(rows: Frame) -> Frame | None:
+    """The held-out prompts, or None if no image was judged."""
+    held_out = held_out_prompts(rows)
+    return held_out if held_out["failed"].notna().any() else None
+
+
+def judged_prompts_of_trained_weights(rows: Frame) -> Frame | None:
+    """As `judged_prompts`, or None if the weights are random."""
+    is_random = (held_out_prompts(rows)["pipeline"] == RANDOM).any()
+    return None if is_random else judged_prompts(rows)
+
+
+def correlation(prompts: Frame, column: str) -> float:
+    """The rank correlation of a column with the share of failed images, where both are known."""
+    known = prompts[[column, "failed"]].dropna()
     return rank_correlation(known[column], known["failed"])
 
 
-def summary(rows) -> dict[str, float]:
-    """How well concepts are read, how many images failed, and what predicts it."""
-    held = _held(rows)
-    layers = rows[(rows["what"] == "layer") & (rows["layer"] == held["layer"].iloc[0])].set_index(
-        "split"
-    )
-    told = {
-        "read on held-out prompts": layers["score"]["held out"],
-        "as another prompt": layers["shuffled"]["held out"],
+def bootstrapped_over_prompts(statistic: Statistic) -> Callable[[Frame], Measured]:
+    """Measure a statistic and its 95% bootstrap interval over prompts.
+
+    Draws without a rank correlation, where all images failed or none, are left out.
+    """
+
+    def measure_prompts(prompts: Frame) -> Measured:
+        rng = generator(0, "image_concepts")
+        values = []
+        for _ in range(NUM_DRAWS):
+            drawn = rng.integers(len(prompts), size=len(prompts))
+            values.append(statistic(prompts.iloc[drawn]))
+        low, high = pd.Series(values).quantile(list(LEVELS))
+        return Measured(
+            statistic(prompts), (float(low), float(high)), "95% bootstrap interval over prompts"
+        )
+
+    return measure_prompts
+
+
+def summary(rows: Frame) -> dict[str, float]:
+    """How well concepts are decoded, how many images failed, and the rank correlations."""
+    held_out = held_out_prompts(rows)
+    is_chosen = (rows["what"] == "layer") & (rows["layer"] == held_out["layer"].iloc[0])
+    layer = rows[is_chosen].set_index("split")
+    values = {
+        "read on held-out prompts": layer["score"]["held out"],
+        "as another prompt": layer["shuffled"]["held out"],
     }
-    if held["failed"].notna().any():
-        told |= {"failed": held["failed"].mean()}
-        told |= {
-            f"rank correlation, {name}": correlation(held, name)
-            for name in ("expected", "rarity", "control")
-        }
-    return {
-        name: float(value) for name, value in told.items() if not pd.isna(value)
-    }  # nothing ranks where all failed
+    if held_out["failed"].notna().any():
+        values["failed"] = held_out["failed"].mean()
+        for column in ("expected", "rarity", "control"):
+            values[f"rank correlation, {column}"] = correlation(held_out, column)
+    # There is no rank correlation if all images failed or none.
+    return {name: float(value) for name, value in values.items() if not pd.isna(value)}
 
 
-def figures(rows) -> dict[str, Any]:
-    """Log loss against outcomes, what is read from every layer, and the images by expected failure."""
-    held, layers, drawn = _held(rows), rows[rows["what"] == "layer"], {}
-    if held["failed"].notna().any():
-        drawn["outcome"] = figure.scatter(
-            held.assign(of="prompts"),
-            "expected",
-            "failed",
-            "of",
-            text="prompt",
-            fit=True,
-            title="Held-out prompts: expected failure and what the judge saw",
-            x_title="log loss of the prompt's concepts",
-            y_title="share of images that failed",
-        ).update_yaxes(range=[-0.05, 1.05])
-    mixed = layers[layers["split"] == "held out"]
-    told = "control: another prompt"
-    parts = [layers.assign(what=layers["split"]), mixed.assign(what=told, score=mixed["shuffled"])]
-    whole = pd.concat(parts, ignore_index=True).rename(columns={"score": "accuracy"})
-    whole["layer"] = pd.Categorical(
-        whole["layer"], layers["layer"].unique()
-    )  # in the order of the network
-    whole["what"] = pd.Categorical(whole["what"], ["seen", "held out", told])
-    drawn["layers"] = figure.bars(
-        whole,
-        "layer",
-        "accuracy",
-        "what",
-        title="What is read of the concepts, by layer",
-        x_title="",
-        y_title="accuracy, mean over concepts",
-    )
-    captions = [_caption(row) for row in held.to_dict("records")]
-    pictures = pd.DataFrame({"image": held["image/thumbnail"], "caption": captions})
-    pictures["good"] = (held["failed"] < 0.5).astype(float).where(held["failed"].notna())
-    drawn["images"] = gallery.sheet(
-        pictures, "Held-out prompts, those first that are expected to fail"
-    )
-    return drawn
+def scores_by_layer(rows: Frame) -> Frame:
+    """The accuracy of the probes by layer, in the order of the network, and of the control."""
+    layers = rows[rows["what"] == "layer"]
+    shuffled = layers[layers["split"] == "held out"].assign(split=CONTROL_LABEL)
+    shuffled["score"] = shuffled["shuffled"]
+    scores = pd.concat([layers, shuffled], ignore_index=True)
+    scores["accuracy"] = scores["score"]
+    scores["layer"] = pd.Categorical(scores["layer"], layers["layer"].unique())
+    scores["split"] = pd.Categorical(scores["split"], ["seen", "held out", CONTROL_LABEL])
+    return scores
+
+
+def draw_images(rows: Frame) -> Any:
+    """A sheet with an image of every held-out prompt."""
+    held_out = held_out_prompts(rows)
+    captions = [_caption(row) for row in held_out.to_dict("records")]
+    pictures = pd.DataFrame({"image": held_out["image/thumbnail"], "caption": captions})
+    is_judged = held_out["failed"].notna()
+    pictures["good"] = (held_out["failed"] < 0.5).astype(float).where(is_judged)
+    return gallery.sheet(pictures, "Held-out prompts, the highest predicted failure first")
 
 
 def _caption(row: dict[str, Any]) -> str:
     lines = textwrap.wrap(row["prompt"].removeprefix("a photo of "), 20)
-    seen = [] if pd.isna(row["failed"]) else [f"{row['failed']:.0%} failed"]
-    return "<br>".join([*lines, f"log loss {row['expected']:.2f}", *seen])
+    lines.append(f"log loss {row['expected']:.2f}")
+    if not pd.isna(row["failed"]):
+        lines.append(f"{row['failed']:.0%} failed")
+    return "<br>".join(lines)
 
 
-def claims(rows) -> list[ledger.Claim]:
-    """Held-out prompts are ranked better than by chance and by counting, and the control ranks nothing."""
-    held = None if rows is None else _held(rows)
-    if held is not None and ((held["pipeline"] == RANDOM).any() or held["failed"].isna().all()):
-        held = None  # nothing was drawn that could fail, or nobody looked
-    return [
-        _judged(
-            held,
-            lambda frame: correlation(frame, "expected"),
-            lambda low, high: low > 0,
-            name="ranked",
-            statement="held-out prompts whose concepts are read badly are drawn wrongly (rank correlation)",
-            source=SOURCE,
-            published="decodability goes with success",
-            control="probes of another prompt's concepts; nothing is claimed of random weights, which make none",
+CLAIMS = [
+    reproduces(
+        "ranked",
+        "Held-out prompts whose concepts are hard to decode are drawn wrongly (rank correlation)",
+        published="decodability predicts success",
+        rows=judged_prompts_of_trained_weights,
+        measure=bootstrapped_over_prompts(lambda prompts: correlation(prompts, "expected")),
+        passes=above(0),
+        control="probes of another prompt's concepts; no verdict for random weights",
+    ),
+    hypothesis(
+        "beyond counting",
+        "Activations rank prompts better than how rare their pairs of concepts are among train "
+        "prompts (difference of the rank correlations)",
+        source="ours",
+        rows=judged_prompts_of_trained_weights,
+        measure=bootstrapped_over_prompts(
+            lambda prompts: correlation(prompts, "expected") - correlation(prompts, "rarity")
         ),
-        _judged(
-            held,
-            lambda frame: correlation(frame, "expected") - correlation(frame, "rarity"),
-            lambda low, high: low > 0,
-            name="beyond counting",
-            statement="activations rank prompts better than how rare their pairs of concepts are among train prompts",
-            source="ours",
-            published=ledger.OURS,
-            control="the baseline sees no activation",
-        ),
-        _judged(
-            held,
-            lambda frame: correlation(frame, "control"),
-            lambda low, high: low < 0 < high,
-            name="control",
-            statement="probes of another prompt's concepts predict nothing (rank correlation)",
-            source="control",
-            published=ledger.OURS,
-        ),
-    ]
-
-
-def _judged(held: Any, statistic: Any, passes: Any, **told: Any) -> ledger.Claim:
-    """A claim about a statistic of held-out prompts, with its interval over them."""
-    if held is None:
-        return ledger.Claim(measured=None, holds=None, **told)
-    rng = generator(0, "image_concepts")
-    draws = [
-        statistic(held.iloc[rng.integers(len(held), size=len(held))]) for _ in range(NUM_DRAWS)
-    ]
-    low, high = map(
-        float, pd.Series(draws).quantile(list(LEVELS))
-    )  # draws in which all failed or none are left out
-    return ledger.Claim(
-        measured=statistic(held), holds=passes(low, high), interval=(low, high), **told
-    )
+        passes=above(0),
+        control="the baseline uses no activations",
+    ),
+    control(
+        "control",
+        "Probes of another prompt's concepts predict nothing (rank correlation)",
+        rows=judged_prompts_of_trained_weights,
+        measure=bootstrapped_over_prompts(lambda prompts: correlation(prompts, "control")),
+        passes=contains(0),
+    ),
+]
+FIGURES = [
+    scatter(
+        "failed",
+        against="expected",
+        color="what",
+        rows=judged_prompts,
+        name="outcome",
+        title="Held-out prompts: predicted failure and the verdict of the judge",
+        x_title="log loss of the prompt's concepts",
+        y_title="share of images that failed",
+        text="prompt",
+        fit=True,
+        finish=lambda drawn, rows: drawn.update_yaxes(range=[-0.05, 1.05]),
+    ),
+    bars(
+        "accuracy",
+        against="layer",
+        color="split",
+        rows=scores_by_layer,
+        name="layers",
+        title="Decodability of the concepts, by layer",
+        x_title="",
+        y_title="accuracy, mean over concepts",
+    ),
+    custom("images", draw_images),
+]

@@ -1,23 +1,69 @@
-"""A second family: does scaling lead to compositional generalization when tasks are preferences in a grid world?
+"""A second family: does scaling lead to compositional generalization in a preference grid world?
 
-Claim: on the preference grid too, wider students and more train tasks generalise better, and a support that never shows
-or never mixes a module hurts (arXiv 2507.07207, appendix: all findings hold on Compositional Preference).
+Claim: on the preference grid, too, wider students and more train tasks generalize better, and a
+support that never shows or never mixes a module hurts (arXiv 2507.07207, appendix: all findings
+hold on Compositional Preference).
+
+The score is the accuracy over whole episodes: the share of episodes of test tasks in which every
+action is right. One factor varies at a time: the width (for each of six encodings), the held-out
+fraction of the widest students, their training support, or the number of modules. A few-shot code
+has compact examples (`PreferenceGrid.examples`).
+
+Decodability is measured with the public probe, before and after training. The paper's correlation
+is judged by the rule of experiment `decodability`: the layer before the second nonlinearity, over
+students with different numbers of train tasks, with the untrained network as the control. The first
+layer is affine in the encoded task.
+
+Law: the number of train tasks n at which the score crosses a target, by the number M of modules. It
+must grow as a power below 1 of the number of all tasks, and the power must predict the two largest
+M better than a fixed share of all tasks does. An M counts if the curves of all seeds cross.
 
 Command:  recombine run preference_scaling --scale small
-Runtime:  3 to 4 minutes on 2 cores; full: 3 minutes on one H200.
-Expected: accuracy over whole episodes of unseen tasks grows with width and with the number of train tasks; it falls
-          where a module is missing from training.
-Measured: full (H200, 2026-11-15; whole episodes right): .23, .48, .70, .74 at widths 16, 64, 256, 1024; .74 to .50 from
-          25% to 98% held out, flat up to 75%; random .74, disconnected .55, unpopular .48, missing module .43.
-          small (2026-11-15): .21, .33, .42 at widths 8, 32, 128; .42 to .36 from 25% to 90% held out.
+Runtime:  not measured at small scale; full: 177 students and 48 untrained networks on a GPU.
+Expected: the score grows with width and with the number of train tasks, and falls if a module is
+          missing from training; tasks needed grow more slowly than all tasks.
 """
 
-import numpy as np
+from dataclasses import replace
+from typing import Any
 
-from recombine.experiments import claim as ledger
+import numpy as np
+import pandas as pd
+
+from recombine.basics import statistics
+from recombine.experiments.claim import (
+    DeclaredClaim,
+    Frame,
+    Measurement,
+    Select,
+    above,
+    all_of,
+    below,
+    final_rows,
+    hypothesis,
+    mean_difference,
+    on_value,
+    reproduces,
+    where,
+)
+from recombine.experiments.layers import probe_column
+from recombine.experiments.paper.decodability import (
+    PUBLIC_PROBE,
+    StudentSet,
+    correlation_claim,
+    with_untrained_probes,
+)
+from recombine.experiments.paper.scaling_law import POWER, SHARE, fit, prediction_error
+from recombine.experiments.paper.scaling_width import ENCODINGS, PLAIN_ENCODINGS
+from recombine.experiments.plots import bars, curve, custom
+from recombine.experiments.untrained import untrained, untrained_column
+from recombine.parts.diagnostics.linear_decodability import LinearDecodability
+from recombine.parts.encodings.few_shot import FewShot
+from recombine.parts.encodings.identity import Identity
 from recombine.parts.families.preference_grid import ACTIONS, CELLS, MOVES, WALLS, PreferenceGrid
 from recombine.parts.models.mlp import MLP
 from recombine.parts.prng import new_key
+from recombine.parts.protocols import Encoding
 from recombine.parts.recipes.fast import Fast
 from recombine.parts.supports.balanced import Balanced
 from recombine.parts.supports.disconnected import Disconnected
@@ -25,10 +71,11 @@ from recombine.parts.supports.missing_module import MissingModule
 from recombine.parts.supports.popular import Popular
 from recombine.parts.supports.random import Random
 from recombine.parts.supports.unpopular import Unpopular
-from recombine.reporting import figure, film
-from recombine.sweeps.run import Run, sweep
+from recombine.reporting import film
+from recombine.sweeps.run import Run, replace_fields, sweep
 
-TITLE = "The preference grid: scaling leads to compositional generalization here too"
+TITLE = "The preference grid: scaling leads to compositional generalization here, too"
+SOURCE = "arXiv 2507.07207, appendix (Compositional Preference)"
 FAMILIES = {
     "tiny": PreferenceGrid(num_modules=4, num_hot=2, num_features=4, observation="compact"),
     "small": PreferenceGrid(num_modules=8, num_features=8, observation="compact"),
@@ -40,206 +87,461 @@ FRACTIONS = {
     "small": (0.25, 0.5, 0.75, 0.9),
     "full": (0.25, 0.5, 0.75, 0.9, 0.95, 0.98),
 }
-SIZES = {
-    "tiny": (40, 8, 1),
-    "small": (2500, 64, 2),
-    "full": (10_000, 512, 3),
-}  # steps, tasks in a batch, seeds
-# Chosen by seen scores, on seeds that are not used here.
-RATES = {"tiny": 0.02, "small": 0.02, "full": 0.03}  # larger batches bear larger rates
+# Steps, tasks in a batch, seeds.
+SIZES = {"tiny": (40, 8, 1), "small": (2500, 64, 2), "full": (10_000, 512, 3)}
+# Chosen by seen scores, on seeds that are not used here; that of full scale is the faithful recipe.
+RECIPES = {
+    "tiny": Fast(0.02, 0.05, vector_rate=1.0),
+    "small": Fast(0.02, 0.05, vector_rate=1.0),
+    "full": Fast(0.02, 0.05, vector_rate=0.2),
+}
+PROBE = LinearDecodability(paper=True, by_module=False)
+# The law: numbers of modules, and train tasks per module.
+MODULES = {"tiny": (4,), "small": (7, 8, 9, 10), "full": (12, 14, 16, 20, 24)}
+TASKS_PER_MODULE = {"tiny": (1.0, 1.5), "small": (0.75, 1.5, 3, 5), "full": (0.75, 1.5, 3, 6, 12)}
+# Its features (at least as many as modules), which no other sweep has, and its target accuracy.
+FEATURES = {"tiny": 5, "small": 10, "full": 32}
+TARGETS = {5: 0.2, 10: 0.3, 32: 0.65}
 VIOLATING = ("Disconnected", "MissingModule")
-NOISE = 0.02  # what counts as even: twice the spread between seeds
+NOISE = 0.02  # smaller differences count as none: twice the standard deviation over seeds
+MIN_DROP = 0.05  # a smaller drop counts as none
+MIN_GAIN = 0.05  # of decodability, over the untrained network
 SCORE = "test/trajectory_accuracy"
-SOURCE = "arXiv 2507.07207, appendix (Compositional Preference)"
+SEEN_SCORE = "seen/trajectory_accuracy"
+SCORE_TITLE = "fraction of episodes without an error"
+
+
+def base_run(scale: str) -> Run:
+    """The widest student, with a quarter of the tasks held out."""
+    num_steps, num_tasks, _ = SIZES[scale]
+    probe = PROBE
+    if scale == "tiny":
+        probe = replace(PROBE, num_fit=16, num_seen=16, num_test=16)
+    return Run(
+        family=FAMILIES[scale],
+        model=MLP(widths=(WIDTHS[scale][-1],) * 2),
+        recipe=RECIPES[scale],
+        diagnostics=(probe,),
+        num_steps=num_steps,
+        num_evals=1,
+        num_tasks=num_tasks,
+    )
 
 
 def runs(scale: str) -> list[Run]:
-    """Width at a quarter held out; held-out fraction of the widest; support of the widest."""
-    num_steps, num_tasks, num_seeds = SIZES[scale]
-    base = Run(
-        family=FAMILIES[scale],
-        model=MLP(widths=(WIDTHS[scale][-1],) * 2),
-        recipe=Fast(RATES[scale], 0.05, vector_rate=1.0),
-        diagnostics=(),
-        num_steps=num_steps,
-        num_tasks=num_tasks,
-    )
+    """Encoding x width at a quarter held out; held-out fraction and support of the widest; the law.
+
+    The widest students have untrained baselines, except those of the law. The tiny scale has few
+    programs: the few-shot code is trained at the largest width only, without a baseline.
+    """
+    base = base_run(scale)
     supports = [Balanced(), Popular(), Unpopular(), Disconnected(), MissingModule()]
-    seeds = range(num_seeds)
-    found = [
-        *sweep(base, model__widths=[(width,) * 2 for width in WIDTHS[scale]], seed=seeds),
-        *sweep(base, frac_test=FRACTIONS[scale], seed=seeds),
-        *sweep(base, support=[Random()] if scale == "tiny" else supports, seed=seeds),
-    ]
-    return list(dict.fromkeys(found))
+    seeds = range(SIZES[scale][2])
+    widths = [(width,) * 2 for width in WIDTHS[scale]]
+    students = []
+    for encoding in encodings(scale):
+        of_encoding = widths[-1:] if scale == "tiny" and encoding != Identity() else widths
+        students += sweep(with_encoding(base, encoding), model__widths=of_encoding, seed=seeds)
+    students += sweep(base, frac_test=FRACTIONS[scale], seed=seeds)
+    students += sweep(base, support=[Random()] if scale == "tiny" else supports, seed=seeds)
+    students = list(dict.fromkeys(students))
+    widest = [run for run in students if run.model == base.model]
+    if scale == "tiny":
+        widest = [run for run in widest if run.encoding == Identity()]
+    return [*students, *map(untrained, widest), *law(scale)]
 
 
-def _cells(rows):
-    """The three sweeps' rows at the last step: by width, by held-out fraction, by support."""
-    last = ledger.last(rows)
-    last["width"] = last["model.widths"].str.split("x").str[0].astype(int)
-    usual, widest = last["support"] == "Random", last["width"] == last["width"].max()
-    quarter = last["frac_test"] == last["frac_test"].min()
-    return last[usual & quarter], last[usual & widest], last[widest & quarter]
+def encodings(scale: str) -> tuple[Encoding, ...]:
+    """The six encodings (two at tiny scale); a few-shot code has fewer examples at small scale."""
+    if scale == "tiny":
+        return Identity(), FewShot(2)
+    return (*PLAIN_ENCODINGS, FewShot(16 if scale == "small" else 50))
 
 
-def summary(rows) -> dict[str, float]:
-    """Means over seeds of the accuracy over whole episodes of unseen tasks."""
-    by_width, by_fraction, by_support = _cells(rows)
-    found = {f"width {w}": float(v) for w, v in by_width.groupby("width")[SCORE].mean().items()}
-    found |= {
-        f"{f:.0%} held out": float(v)
-        for f, v in by_fraction.groupby("frac_test")[SCORE].mean().items()
-    }
-    return found | {
-        str(s): float(v) for s, v in by_support.groupby("support")[SCORE].mean().items()
-    }
+def with_encoding(base: Run, encoding: Encoding) -> Run:
+    """A run with an encoding. The few-shot student infers its task: it has twice the steps."""
+    num_steps = base.num_steps * (2 if isinstance(encoding, FewShot) else 1)
+    return replace(base, encoding=encoding, num_steps=num_steps)
 
 
-def figures(rows) -> dict:
-    """An episode, so that one sees the task; then accuracy by width, by train tasks and by support."""
-    by_width, by_fraction, by_support = _cells(rows)
-    y_title = "whole episodes right, unseen tasks"
-    both = _sides(by_width)
+def law(scale: str) -> list[Run]:
+    """Numbers of modules x train tasks per module x seed, with balanced supports."""
+    base = replace(base_run(scale), support=Balanced(), diagnostics=())
+    base = replace_fields(base, {"family.num_features": FEATURES[scale]})
+    listed = []
+    for num_modules in MODULES[scale]:
+        of_modules = replace_fields(base, {"family.num_modules": num_modules})
+        total = len(of_modules.family.tasks())
+        fractions = [
+            1 - round(per_module * num_modules) / total for per_module in TASKS_PER_MODULE[scale]
+        ]
+        listed += sweep(of_modules, frac_test=fractions, seed=range(SIZES[scale][2]))
+    return listed
+
+
+def prepare(rows: Frame) -> Frame:
+    """The final rows of trained students, with the probe before training. Added columns:
+
+    - `M`, `total`: the numbers of modules and of all tasks; `is_law`: whether a run is of the law;
+    - `is_widest` and `is_least_held_out`: among all students;
+    - `trained on`: the support with its size.
+    """
+    final = with_untrained_probes(final_rows(rows), paired_by=["support"])
+    final["encoding"] = pd.Categorical(final["encoding"], ENCODINGS)
+    final["M"] = final["family.num_modules"]
+    final["total"] = final["num_train"] + final["support/num_test"]
+    final["is_law"] = final["family.num_features"].isin(list(TARGETS))
+    final["is_widest"] = final["model.width"] == final["model.width"].max()
+    final["is_least_held_out"] = final["frac_test"] == final["frac_test"].min()
+    final["trained on"] = final["support"] + " (" + final["num_train"].astype(str) + ")"
+    return final
+
+
+IDENTITY = {"encoding": "Identity", "is_law": False}
+sweep_of_encodings = where({"support": "Random", "is_least_held_out": True, "is_law": False})
+sweep_of_widths = where({"support": "Random", "is_least_held_out": True} | IDENTITY)
+sweep_of_fractions = where({"support": "Random", "is_widest": True} | IDENTITY)
+sweep_of_supports = where({"is_widest": True, "is_least_held_out": True} | IDENTITY)
+
+
+def mean_scores(rows: Frame, column: str) -> Any:
+    """The mean score at each value of a column, in ascending order."""
+    return rows.groupby(column)[SCORE].mean()
+
+
+def summary(rows: Frame) -> dict[str, float]:
+    """Mean accuracy over whole episodes of test tasks: by width, held-out fraction and support."""
+    final = prepare(rows)
+    by_width = mean_scores(sweep_of_widths(final), "model.width")
+    by_fraction = mean_scores(sweep_of_fractions(final), "frac_test")
+    by_support = mean_scores(sweep_of_supports(final), "support")
+    sizes = ["encoding", "model.width"]
+    by_encoding = sweep_of_encodings(final).groupby(sizes, observed=True)[SCORE].mean()
+    cells = law_crossings(final)
+    needed = {} if cells is None else cells.groupby("M")["needed"].mean()
     return {
-        "episode": episode(FAMILIES["full"]),
-        "width": figure.lines(
-            both,
-            "width",
-            "trajectory_accuracy",
-            by="tasks",
-            title="Accuracy over whole episodes by width (25% of the tasks held out)",
-            x_title="width of the two hidden layers",
-            y_title="whole episodes right",
-            log_x=True,
-        ),
-        "data": figure.lines(
-            _sides(by_fraction),
-            "support/num_train",
-            "trajectory_accuracy",
-            by="tasks",
-            title="Accuracy over whole episodes by the number of train tasks",
-            x_title="train tasks",
-            y_title="whole episodes right",
-            log_x=True,
-        ),
-        "supports": figure.bars(
-            by_support.assign(
-                trained=by_support["support"]
-                + " ("
-                + by_support["support/num_train"].astype(str)
-                + ")"
-            ),
-            "trained",
-            SCORE,
-            title="Which tasks are trained on: supports, asked to hold out 25%",
-            x_title="support (train tasks)",
-            y_title=y_title,
-        ),
+        **{f"width {width}": float(score) for width, score in by_width.items()},
+        **{f"{fraction:.0%} held out": float(score) for fraction, score in by_fraction.items()},
+        **{str(support): float(score) for support, score in by_support.items()},
+        **{
+            f"{encoding}, width {width}": float(score)
+            for (encoding, width), score in by_encoding.items()
+            if encoding != "Identity"
+        },
+        **{f"tasks needed, M={m}": float(value) for m, value in needed.items()},
     }
 
 
-def _sides(frame):
-    """Seen and unseen tasks under one another, for one picture of both."""
-    tall = frame.melt(
-        id_vars=["run", "width", "support/num_train"],
-        value_vars=["seen/trajectory_accuracy", SCORE],
-        var_name="tasks",
-        value_name="trajectory_accuracy",
-    )
-    return tall.assign(
-        tasks=tall["tasks"].map({"seen/trajectory_accuracy": "seen tasks", SCORE: "unseen tasks"})
-    )
+def widths_of(encoding: str) -> Select:
+    """Select the sweep of widths of an encoding, if it is complete."""
+
+    def select(final: Frame) -> Frame | None:
+        rows = sweep_of_encodings(final)
+        own = rows[rows["encoding"] == encoding]
+        num_widths = rows["model.width"].nunique()
+        return own if own["model.width"].nunique() == num_widths > 1 else None
+
+    return select
 
 
-def episode(family: PreferenceGrid, seed: int = 0):
-    """A film strip of one episode of one task: the first in which two objects are collected and the end is chosen."""
+def widest_of(encoding: str) -> Select:
+    """Select the widest students of an encoding, with a quarter held out."""
+
+    def select(final: Frame) -> Frame | None:
+        rows = sweep_of_encodings(final)
+        return rows[rows["is_widest"] & (rows["encoding"] == encoding)]
+
+    return select
+
+
+def law_crossings(final: Frame) -> Frame | None:
+    """The train tasks needed for the target by M and seed, where the curves of all seeds cross.
+
+    None with fewer than four such M: two fit a law, two judge it.
+    """
+    of_law = final[final["is_law"]]
+    if of_law.empty:
+        return None
+    target = TARGETS[int(of_law["family.num_features"].iloc[0])]
+    cells = statistics.crossings(of_law, ["M", "total", "seed"], SCORE, target)
+    num_crossed = (cells["state"] == "crossed").groupby(cells["M"]).transform("sum")
+    cells = cells[num_crossed == cells["seed"].nunique()]
+    return cells.assign(K=3) if cells["M"].nunique() >= 4 else None
+
+
+def power_of_total(cells: Frame) -> float:
+    """The power b of the law n = a N^b."""
+    return fit(cells, POWER)[0]
+
+
+def share_predicts_worse(found: Measurement) -> bool:
+    """Whether a fixed share misses the two largest M by more than the power does."""
+    errors = [prediction_error(found.rows, law, extrapolate=True) for law in (SHARE, POWER)]
+    return errors[0] > errors[1]
+
+
+def law_note(found: Measurement) -> str:
+    """The tasks needed by M, as text."""
+    needed = found.rows.groupby("M")["needed"].mean()
+    return "tasks needed by M " + ", ".join(f"{m}: {value:.0f}" for m, value in needed.items())
+
+
+SETS = tuple(
+    StudentSet(
+        name,
+        description,
+        select,
+        layers=("pre1",),
+        max_lowest=0.6,
+        min_highest=0.7,
+        score=SCORE,
+        score_name="the accuracy over whole episodes of test tasks",
+    )
+    for name, description, select in (
+        ("data", "identity encoding, widest MLP, several held-out fractions", sweep_of_fractions),
+        ("six supports", "identity encoding, widest MLP, six supports", sweep_of_supports),
+    )
+)
+
+
+def seen_and_test(rows: Frame) -> Frame:
+    """Scores of seen and test tasks in one column."""
+    columns = ["run", "model.width", "num_train"]
+    long = rows.melt(columns, [SEEN_SCORE, SCORE], "tasks", "trajectory_accuracy")
+    return long.assign(tasks=long["tasks"].map({SEEN_SCORE: "seen tasks", SCORE: "test tasks"}))
+
+
+def episode(family: PreferenceGrid, seed: int = 0) -> Any:
+    """A film strip of one episode: the first with two collected objects and a chosen end."""
     import jax
 
-    world, row = family.init(new_key(seed)), family.tasks()[-1]
-    task = family.weigh(new_key(seed), jax.numpy.asarray(row))
+    world = family.init(new_key(seed))
+    task = family.weigh(new_key(seed), jax.numpy.asarray(family.tasks()[-1]))
     play = jax.jit(lambda key: family.play(world, key, task))
-    told = (play(new_key(i)) for i in range(1000))
+    candidates = (play(new_key(i)) for i in range(1000))
     played = next(
-        p for p in told if (np.asarray(p.reward) > 0).sum() >= 2 and (p.action == 0).any()
+        candidate
+        for candidate in candidates
+        if (np.asarray(candidate.reward) > 0).sum() >= 2 and (candidate.action == 0).any()
     )
-    layout, worth = played.layout, np.asarray(task @ world)
-    pictures = []
-    for t, action in enumerate(int(a) for a in played.action if a >= 0):
-        things = [
-            film.Thing(
-                tuple(CELLS[cell].tolist()), f"{worth[feature]:+.1f}", bool(worth[feature] > 0)
-            )
-            for cell, feature, present in zip(
-                layout.cells, layout.features, played.present[t], strict=True
-            )
-            if present
-        ]
-        earned = float(played.reward[t])
-        caption = f"{t + 1}. {ACTIONS[action]}" + (f", earns {earned:+.1f}" if earned else "")
-        caption += ": the end" if action == 0 else ""
-        pictures.append(
-            film.Picture(tuple(CELLS[played.cell[t]].tolist()), MOVES[action], things, caption)
-        )
-    return film.strip(
-        WALLS, pictures, "One episode of one task: the student is to choose every action"
+    rewards = np.asarray(task @ world)
+    num_steps = sum(int(action) >= 0 for action in played.action)
+    pictures = [_picture(played, step, rewards) for step in range(num_steps)]
+    title = "One episode of one task: the student must choose every action"
+    return film.strip(WALLS, pictures, title)
+
+
+def _picture(played: Any, step: int, rewards: np.ndarray) -> film.Picture:
+    """One step of an episode. `rewards` are those of the features of objects."""
+    objects = []
+    for cell, feature, is_present in zip(
+        played.layout.cells, played.layout.features, played.present[step], strict=True
+    ):
+        if is_present:
+            reward = rewards[feature]
+            position = tuple(CELLS[cell].tolist())
+            objects.append(film.Thing(position, f"{reward:+.1f}", bool(reward > 0)))
+    action = int(played.action[step])
+    caption = f"{step + 1}. {ACTIONS[action]}"
+    earned = float(played.reward[step])
+    if earned:
+        caption += f", earns {earned:+.1f}"
+    if action == 0:
+        caption += ": the end"
+    agent = tuple(CELLS[played.cell[step]].tolist())
+    return film.Picture(agent, MOVES[action], objects, caption)
+
+
+def gain(rows: Frame, column: str) -> float:
+    """The score at the largest value of a column minus that at the smallest."""
+    scores = mean_scores(rows, column)
+    return float(scores.iloc[-1] - scores.iloc[0])
+
+
+def only_wide_students_succeed(measurement: Measurement) -> bool:
+    """Whether the score grows with every width, from below .5 to above."""
+    scores = mean_scores(measurement.rows, "model.width")
+    return bool(scores.is_monotonic_increasing and scores.iloc[0] < 0.5 < scores.iloc[-1])
+
+
+def more_tasks_never_hurt(measurement: Measurement) -> bool:
+    """Whether no smaller number of train tasks has a higher score than the next larger one."""
+    steps = mean_scores(measurement.rows, "num_train").diff().iloc[1:]
+    return bool((steps > -NOISE).all())
+
+
+def supports(*names: str) -> Select:
+    """Select the sweep of supports if it has all of these."""
+
+    def select(final: Frame) -> Frame | None:
+        rows: Frame = sweep_of_supports(final)
+        return rows if set(names) <= set(rows["support"]) else None
+
+    return select
+
+
+def smallest_drop(rows: Frame, *names: str) -> float:
+    """The score of random supports minus the best of these supports."""
+    scores = mean_scores(rows, "support")
+    return float(scores["Random"] - scores[list(names)].max())
+
+
+def never_falls_with_width(measurement: Measurement) -> bool:
+    """Whether no width scores lower than the next smaller one by more than noise."""
+    steps = mean_scores(measurement.rows, "model.width").diff().iloc[1:]
+    return bool((steps > -NOISE).all())
+
+
+def _width_claim(encoding: str) -> DeclaredClaim:
+    return reproduces(
+        f"width, {encoding}",
+        f"The accuracy over whole episodes of test tasks grows with width, {encoding} encoding "
+        "(widest against narrowest)",
+        published="monotone gain",
+        rows=widths_of(encoding),
+        needs=("model.width", SCORE),
+        statistic=lambda rows: gain(rows, "model.width"),
+        passes=all_of(
+            above(0.1), on_value(f"no mean falls by {NOISE} or more", never_falls_with_width)
+        ),
+        control="a wider student may not score lower by more than noise",
     )
 
 
-def claims(rows) -> list:
-    """The paper's findings, on this family: differences of the accuracy over whole episodes of unseen tasks."""
-    whole = "On unseen tasks the accuracy over whole episodes"
-    told = {
-        "width": (
-            f"{whole} grows with width (on seen tasks too: narrow students do not fit)",
-            "monotone gain",
-        ),
-        "data": (
-            f"{whole} grows with the number of train tasks (most against fewest)",
-            "monotone gain",
-        ),
-        "support": (f"{whole} falls where modules are never shown or never mixed", "large drop"),
-        "frequency": (
-            f"{whole} falls where some modules are rare, not where some are frequent",
-            "rare modules hurt",
-        ),
-    }
-    controls = {
-        "width": "the narrowest must fail",
-        "data": "fewer tasks may gain no more than noise",
-        "support": "random supports",
-        "frequency": "frequent modules may do no harm",
-    }
-    return [
-        ledger.Claim(
-            name, statement, SOURCE, published, *_measured(rows, name), control=controls[name]
-        )
-        for name, (statement, published) in told.items()
-    ]
-
-
-def _measured(rows, name: str) -> tuple[float | None, bool | None]:
-    """The difference that a claim is about, and whether it is as claimed; nothing where its runs are not there."""
-    if rows is None:
-        return None, None
-    by_width, by_fraction, by_support = (
-        frame.groupby(key)[SCORE].mean()
-        for frame, key in zip(_cells(rows), ("width", "frac_test", "support"), strict=True)
+def _decoder_claim(encoding: str) -> DeclaredClaim:
+    column = probe_column(PUBLIC_PROBE, "pre1")
+    before = untrained_column(column)
+    return hypothesis(
+        f"task decoder, {encoding}",
+        f"The modules are better decodable from the second layer than before training, {encoding} "
+        f"encoding (difference in R2 above {MIN_GAIN}; public probe, widest MLP)",
+        source="ours",
+        rows=widest_of(encoding),
+        needs=(column, before),
+        statistic=mean_difference(column, before),
+        passes=above(MIN_GAIN),
+        note=lambda found: f"decodability {found.rows[column].mean():.3f} after training",
     )
-    if name == "width":
-        gain = by_width.iloc[-1] - by_width.iloc[0]
-        return float(gain), bool(
-            by_width.is_monotonic_increasing and by_width.iloc[0] < 0.5 < by_width.iloc[-1]
-        )
-    if name == "data":
-        cost = by_fraction.iloc[0] - by_fraction.iloc[-1]
-        return float(cost), bool(cost > 0.1 and (by_fraction.diff().iloc[1:] < NOISE).all())
-    named = VIOLATING if name == "support" else ("Popular", "Unpopular")
-    if not set(named) <= set(by_support.index):
-        return None, None
-    usual = by_support["Random"]
-    if name == "support":
-        drop = usual - max(by_support[each] for each in VIOLATING)
-        return float(drop), bool(drop > 0.05)
-    drop = usual - by_support["Unpopular"]
-    return float(drop), bool(drop > 0.05 and abs(usual - by_support["Popular"]) < NOISE)
+
+
+CLAIMS = [
+    reproduces(
+        "width",
+        "The accuracy over whole episodes of test tasks grows with width (on seen tasks, too: "
+        "narrow students do not fit)",
+        published="monotone gain",
+        rows=sweep_of_widths,
+        statistic=lambda rows: gain(rows, "model.width"),
+        passes=all_of(
+            above(0),
+            on_value("means grow from below 0.5 to above", only_wide_students_succeed),
+        ),
+        control="the narrowest must fail",
+    ),
+    reproduces(
+        "data",
+        "The accuracy over whole episodes of test tasks grows with the number of train tasks (most "
+        "against fewest)",
+        published="monotone gain",
+        rows=sweep_of_fractions,
+        statistic=lambda rows: gain(rows, "num_train"),
+        passes=all_of(
+            above(0.1), on_value(f"no mean falls by {NOISE} or more", more_tasks_never_hurt)
+        ),
+        control="with fewer tasks the score may not rise by more than noise",
+    ),
+    reproduces(
+        "support",
+        "The accuracy over whole episodes of test tasks falls if modules are never shown or never "
+        "mixed",
+        published="large drop",
+        rows=supports(*VIOLATING),
+        statistic=lambda rows: smallest_drop(rows, *VIOLATING),
+        passes=above(MIN_DROP),
+        control="random supports",
+    ),
+    reproduces(
+        "frequency",
+        "The accuracy over whole episodes of test tasks falls if some modules are rare, not if "
+        "some are frequent",
+        published="rare modules hurt",
+        rows=supports("Popular", "Unpopular"),
+        statistic=lambda rows: smallest_drop(rows, "Unpopular"),
+        passes=all_of(
+            above(MIN_DROP),
+            on_value(
+                f"frequent modules: a difference below {NOISE}",
+                lambda measurement: abs(smallest_drop(measurement.rows, "Popular")) < NOISE,
+            ),
+        ),
+        control="frequent modules must do no harm",
+    ),
+    *(_width_claim(encoding) for encoding in ENCODINGS[1:]),
+    *(correlation_claim(students, "pre1") for students in SETS),
+    *(_decoder_claim(encoding) for encoding in ENCODINGS),
+    reproduces(
+        "law",
+        "The train tasks needed for a target accuracy grow as a power below 1 of the number of "
+        "all tasks, as modules are added",
+        published="sub-exponential growth",
+        rows=law_crossings,
+        needs=("M", "K", "total", "needed"),
+        statistic=power_of_total,
+        passes=below(1),
+        control="a fixed share of all tasks must predict worse",
+        control_fails=share_predicts_worse,
+        note=law_note,
+    ),
+]
+FIGURES = [
+    custom("episode", lambda final: episode(FAMILIES["full"])),
+    curve(
+        "trajectory_accuracy",
+        against="model.width",
+        color="tasks",
+        rows=lambda final: seen_and_test(sweep_of_widths(final)),
+        name="width",
+        title="Accuracy over whole episodes by width (25% of the tasks held out)",
+        y_title=SCORE_TITLE,
+        log_x=True,
+    ),
+    curve(
+        "trajectory_accuracy",
+        against="num_train",
+        color="tasks",
+        rows=lambda final: seen_and_test(sweep_of_fractions(final)),
+        name="data",
+        title="Accuracy over whole episodes by the number of train tasks",
+        y_title=SCORE_TITLE,
+        log_x=True,
+    ),
+    bars(
+        SCORE,
+        against="trained on",
+        rows=sweep_of_supports,
+        name="supports",
+        title="Accuracy by training support; 25% of the tasks held out, or more if needed",
+        x_title="support (train tasks)",
+        y_title=f"{SCORE_TITLE}, test tasks",
+    ),
+    curve(
+        SCORE,
+        against="model.width",
+        color="encoding",
+        rows=sweep_of_encodings,
+        name="encodings",
+        title="Accuracy over whole episodes by width and encoding",
+        y_title=f"{SCORE_TITLE}, test tasks",
+        log_x=True,
+    ),
+    curve(
+        SCORE,
+        against="num_train",
+        color="M",
+        rows=where({"is_law": True}),
+        name="law",
+        title="Accuracy over whole episodes by train tasks and number of modules",
+        y_title=f"{SCORE_TITLE}, test tasks",
+        log_x=True,
+    ),
+]

@@ -1,53 +1,62 @@
 """How many train tasks does compositional generalization need, as the number of modules grows?
 
-Claim: the number of train tasks needed grows sub-exponentially with the number of all tasks (arXiv 2507.07207, section
-3: the scaling law, MLP and transformer, balanced support). Here: the tasks needed for a test R2 of .95 (.9 and .97 must
-agree), for each K, student and seed, and laws compared by what they predict for numbers of modules not fitted to.
+Claim: the number of train tasks needed grows sub-exponentially with the number of all tasks (arXiv
+2507.07207, section 3: the scaling law, MLP and transformer, balanced support).
 
-    power of the total     n = a N^b      N tasks in all; b below 1: an ever smaller share of them is enough
+We measure the number of train tasks n at which the curve of test R2 crosses a target (.95; the
+claims must hold for .9 and .97, too), for each student, K, M and seed. Four laws are fitted to
+log n, for each K separately:
+
+    power of the total     n = a N^b      N: number of all tasks; if b < 1, the share needed falls
     polynomial in M        n = a M^b
     exponential in M       n = a exp(bM)
     share of the total     n = a N        the control: a fixed share is needed
 
-At a fixed K the total N is itself a polynomial in M, so needing at most N tasks is "sub-exponential in M" whatever the
-student does: that alone says nothing. What can fail is the power of the total (b below 1, or a fixed share predicts as
-well; for K = 5 and 6 b could hardly be 1 within the runs below, for K = 4 it could), and over the M at hand the
-exponential could still predict best. Laws are fitted to log n for each K apart, to all but the two largest M and then
-to all but each one, and scored by their error at the M left out.
+At a fixed K, N is a polynomial in M, so every student that needs at most N tasks is
+"sub-exponential in M". Two statements can fail: that b is below 1 and predicts better than a fixed
+share (b could hardly be 1 within these runs for K = 5 and 6, but it could for K = 4); and that the
+exponential predicts worse than the power and the polynomial. A law is scored at numbers of modules
+that it was not fitted to: the two largest M, or each M in turn. If the most train tasks do not
+reach the target, or the fewest already do, n is unknown: such an M is left out of the fits.
 
-A number needed is measured where the curve of R2 crosses the target. Where the most tasks do not reach it, or the
-fewest already do, it is not known: such an M is left out of the fits and counted in the summary. Impossible runs (n
-train tasks connect M modules only if n(K-1)+1 >= M) are 1,236 of the 2,700 published ones: `impossible(scale)` lists
-them, `runs` leaves them out. Held-out numbers are rounded down, as that count implies. Of the others `runs` has those
-from which a crossing can be read: 1 to 20 train tasks a module (the MLP's curves of M=28 were trained whole: they cross
-at 7 and are flat from 20 on), for transformers, which cross at 4.6 or fewer there, .75 to 9. `spared(scale)` lists the
-rest. Student by student the largest M come first: half a sweep tells what it can.
+The paper compares the two students in the same way: an MLP needs more train tasks than a
+transformer. We judge the ratio of the tasks needed at each target, over all K and M and for every
+M alone. When its threshold was fixed, the ratio at R2 .95 was known, those at .9 and .97 were not.
+An M counts if both students cross the target; none may be crossed by the MLP alone.
+
+n train tasks can connect M modules only if n(K-1)+1 >= M: `impossible(scale)` lists the runs of the
+published grid with fewer, 1,236 of 2,700 at full scale (held-out numbers are rounded down, as this
+count implies). At full scale `runs` keeps runs near the crossing, with 1 to 20 train tasks per
+module (.75 to 9 for transformers); `spared(scale)` lists the others. The largest M come first.
 
 Command:  recombine run scaling_law --scale small
-Runtime:  3 minutes on 2 cores; full: on an H200 about 2.5 s for a run of an MLP and 4 s for one of a transformer.
-Expected: b below 1 for every K; the exponential worse than both others at the M left out.
-Measured: full (2026-11-16, R2 .95, 3 seeds; 87 of 90 curves of MLPs cross): the power b of all tasks is .41 (.39 to
-          .43) with K=4, .34 with K=5 and .31 with K=6, at most .41 for R2 .9 and .97; as a polynomial M^1.6, M^1.7 and
-          M^1.9. With M=28 and K=4, 5 and 6 students need 192, 157 and 140 tasks of 24,157, 122,437 and 499,177. A fixed
-          share misses by 1.4 in log n at the two largest M. Whether the exponential is worse (not reproduced) depends
-          on what is asked: at each M left out it misses .026 more for R2 .95, .021 for .97, but .001 less for .9.
-          Transformers (89 of 90 curves cross) need fewer tasks than MLPs from M=18 on (with M=28 111, 81 and 85), with
-          K=4 and 5 as many or more up to 16 (M=12, K=5: 53 to 34), so that modules cost them less: b is .19 (.13 to
-          .23), .14 and .14, as a polynomial M^.8, M^.7 and M^.9. Their seeds differ by more than laws do: the
-          exponential misses .21 at each M left out, the others .20; the fixed share misses by 2.2. small (2026-11-15,
-          MLP, M 6 to 12, R2 .8, 3 seeds): b is .85 (.81 to .89) with K=3 and .57 with K=4; four M cannot tell the laws
-          apart (at the two largest the exponential misses by .12, the power by .15, the polynomial by .17).
+Runtime:  3 minutes on 2 cores; full: 2.5 s per run of an MLP and 4 s of a transformer on an H200.
+Expected: b below 1 for every K; the exponential predicts worse than both other laws; ratios of MLP
+          to transformer above 1.
 """
 
+import itertools
 import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 
 from recombine.basics import statistics
-from recombine.experiments import claim as ledger
-from recombine.experiments.paper.scaling_data import enough, possible, ticks
+from recombine.experiments.claim import (
+    DeclaredClaim,
+    Frame,
+    Measurement,
+    Statistic,
+    above,
+    all_of,
+    below,
+    on_value,
+    reproduces,
+)
+from recombine.experiments.paper.scaling_data import can_connect_modules, is_possible, prepare
+from recombine.experiments.plots import Plot, curve, custom, log_ticks
 from recombine.parts import khot
 from recombine.parts.families.hyperteacher import Hyperteacher
 from recombine.parts.models.mlp import MLP
@@ -55,11 +64,12 @@ from recombine.parts.models.transformer import Transformer
 from recombine.parts.recipes.fast import EARLIER_FAST, Fast
 from recombine.parts.supports.balanced import Balanced
 from recombine.reporting import figure
-from recombine.sweeps.run import Run, sweep
+from recombine.sweeps.run import Run, replace_fields, sweep
 
 TITLE = "Tasks needed for compositional generalization, as modules are added"
-HOTS = {"tiny": (2,), "small": (3, 4), "full": (4, 5, 6)}
-MODULES = {"tiny": (5, 4), "small": (12, 10, 8, 6), "full": tuple(range(28, 8, -2))}
+SOURCE = "arXiv 2507.07207, section 3"
+NUM_HOT = {"tiny": (2,), "small": (3, 4), "full": (4, 5, 6)}
+NUM_MODULES = {"tiny": (5, 4), "small": (12, 10, 8, 6), "full": tuple(range(28, 8, -2))}
 FRACTIONS = {
     "tiny": (0.25, 0.5),
     "small": (0.5, 0.7, 0.85, 0.93, 0.97),
@@ -68,283 +78,441 @@ FRACTIONS = {
         *(0.9999, 0.99995, 0.999975, 0.99999, 0.999995, 0.999999),
     ),
 }
-# At full scale, by student: train tasks a module.
-WINDOW = {MLP: (1, 20), Transformer: (0.75, 9)}
+# At full scale: the fewest and the most train tasks per module.
+TASKS_PER_MODULE = {MLP: (1, 20), Transformer: (0.75, 9)}
 SEEDS = {"tiny": 1, "small": 3, "full": 3}
+BASE = Run(support=Balanced(), diagnostics=(), num_evals=1)
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"num_steps": 20, "num_tasks": 8},
     "small": {"num_steps": 1000},
     "full": {"num_steps": 5000, "num_tasks": 512, "num_points": 4, "num_eval_tasks": 1024},
 }
-# R2 that counts as generalised: on seen tasks the students of small scale have about .9, those of full scale .99.
-# Numbers and pictures are of the first; a claim must hold with each.
-TARGETS = {"tiny": (0.8,), "small": (0.8,), "full": (0.95, 0.9, 0.97)}
-# Learning rates by seen scores, on seeds that are not used here; those of transformers in `transformer_efficiency`.
+# Learning rates were chosen by seen scores, on seeds that are not used here (those of transformers
+# in `transformer_efficiency`).
 MODELS: dict[str, dict[Any, Fast]] = {
     "tiny": {MLP((8,)): Fast(), Transformer(1, 8, 2, 16): Fast(0.02)},
     "small": {MLP((128,) * 2): Fast()},
     "full": {MLP(): EARLIER_FAST, Transformer(): Fast(0.02, 0.02, vector_rate=1.0)},
 }
-LAWS = {
+# R2 that counts as generalized. On seen tasks, students of small scale reach about .9, those of
+# full scale .99. Summary and figures use the first target; a claim must hold for each.
+TARGETS = {"tiny": (0.8,), "small": (0.8,), "full": (0.95, 0.9, 0.97)}
+LAWS: dict[str, Callable[[Frame], Any]] = {
     "power of the total": lambda cells: np.log(cells["total"]),
     "polynomial in M": lambda cells: np.log(cells["M"]),
     "exponential in M": lambda cells: cells["M"].astype(float),
     "share of the total": lambda cells: np.log(cells["total"]),
 }
 POWER, POLYNOMIAL, EXPONENTIAL, SHARE = LAWS
-STATES = ("crossed", "never", "at once")
-LEAST = 4  # numbers of modules that a law is judged by: two to fit it, two to score it
-MOST_LINES = 6  # numbers of modules in one picture
+MIN_MODULE_COUNTS = 4  # numbers of modules that a law is judged by: two to fit it, two to score it
+MAX_CURVES = 6  # numbers of modules in one figure
 SCORE = "test/r2"
-SOURCE = "arXiv 2507.07207, section 3"
+COMPARED = ("MLP", "Transformer")
 
 
 def grid(scale: str) -> list[Run]:
-    """Student x M, the largest first, x K x held-out fraction x seed, impossible runs included."""
-    found = []
-    for model, recipe in MODELS[scale].items():
-        for family in (Hyperteacher(m, k) for m in MODULES[scale] for k in HOTS[scale]):
-            base = Run(
-                family,
-                Balanced(),
-                model=model,
-                recipe=recipe,
-                diagnostics=(),
-                num_evals=1,
-                **SIZES[scale],
-            )
-            found += sweep(
-                base, frac_test=_fractions(scale, family.num_tasks), seed=range(SEEDS[scale])
-            )
-    return found
+    """Student x M (the largest first) x K x held-out fraction x seed, impossible runs included."""
+    listed = []
+    families = [Hyperteacher(m, k) for m in NUM_MODULES[scale] for k in NUM_HOT[scale]]
+    for (model, recipe), family in itertools.product(MODELS[scale].items(), families):
+        changes = SIZES[scale] | {"family": family, "model": model, "recipe": recipe}
+        listed += sweep(
+            replace_fields(BASE, changes),
+            frac_test=_fractions(scale, family.num_tasks),
+            seed=range(SEEDS[scale]),
+        )
+    return listed
 
 
 def _fractions(scale: str, total: int) -> list[float]:
-    # Exact ones, as a run rounds its held-out number to the nearest.
-    return [math.floor(f * total) / total for f in FRACTIONS[scale]]
+    """Held-out fractions that are whole numbers of tasks: a run rounds to the nearest one."""
+    return [math.floor(fraction * total) / total for fraction in FRACTIONS[scale]]
 
 
 def runs(scale: str) -> list[Run]:
-    """Every run of the grid that is possible and near enough to a crossing."""
-    return [run for run in grid(scale) if possible(run) and _wanted(scale, run)]
+    """Every run of the grid that is possible and close enough to the crossing."""
+    return [run for run in grid(scale) if is_possible(run) and is_near_crossing(scale, run)]
 
 
 def impossible(scale: str) -> list[Run]:
     """Every run of the grid whose train tasks are too few to connect the modules."""
-    return [run for run in grid(scale) if not possible(run)]
+    return [run for run in grid(scale) if not is_possible(run)]
 
 
 def spared(scale: str) -> list[Run]:
-    """Every run of the grid that is possible, but not needed to tell where a curve crosses."""
-    return [run for run in grid(scale) if possible(run) and not _wanted(scale, run)]
+    """Every run of the grid that is possible, but not needed to find where a curve crosses."""
+    return [run for run in grid(scale) if is_possible(run) and not is_near_crossing(scale, run)]
 
 
-def _wanted(scale: str, run: Run) -> bool:
-    family, (fewest, most) = cast(Hyperteacher, run.family), WINDOW[type(run.model)]
-    modules, num_train = family.num_modules, round(family.num_tasks * (1 - run.frac_test))
-    return scale != "full" or fewest * modules <= num_train <= most * modules
+def is_near_crossing(scale: str, run: Run) -> bool:
+    """Whether a run has as many train tasks per module as `TASKS_PER_MODULE` asks for."""
+    if scale != "full":
+        return True
+    family = cast(Hyperteacher, run.family)
+    num_train = round(family.num_tasks * (1 - run.frac_test))
+    fewest, most = TASKS_PER_MODULE[type(run.model)]
+    return fewest * family.num_modules <= num_train <= most * family.num_modules
 
 
-def _scale(rows) -> str:
-    """The scale at which rows were trained; full where none of ours fits."""
-    return {sizes["num_steps"]: scale for scale, sizes in SIZES.items()}.get(
-        rows["num_steps"].max(), "full"
-    )
+def scale_of(final: Frame) -> str:
+    """The scale at which rows were trained; full if none has their number of steps."""
+    scales = {sizes["num_steps"]: scale for scale, sizes in SIZES.items()}
+    return scales.get(final["num_steps"].max(), "full")
 
 
-def _last(rows):
-    last = ledger.last(rows)
-    last["K"], last["M"] = last["family.num_hot"], last["family.num_modules"]
-    last["total"] = last["support/num_train"] + last["support/num_test"]
-    return last
+def crossings(final: Frame, model: str, target: float) -> Frame:
+    """The tasks that a student needs to reach a target, for each K, M and seed."""
+    of_model = final[final["model"] == model]
+    return statistics.crossings(of_model, ["K", "M", "total", "seed"], SCORE, target)
 
 
-def _crossings(rows, model: str, target: float | None = None):
-    """The tasks that a student needs, for each K, M and seed."""
-    last, target = _last(rows), target or TARGETS[_scale(rows)][0]
-    return statistics.crossings(
-        last[last["model"] == model], ["K", "M", "total", "seed"], SCORE, target
-    )
+def usable_crossings(final: Frame, model: str, target: float) -> Frame:
+    """The crossings that laws are fitted to, with the column `target`.
+
+    An M counts if the curves of all seeds cross the target; a K counts if `MIN_MODULE_COUNTS` of
+    its M do.
+    """
+    cells = crossings(final, model, target).assign(target=target)
+    num_crossed = (cells["state"] == "crossed").groupby([cells["K"], cells["M"]]).transform("sum")
+    cells = cells[num_crossed == cells["seed"].nunique()]
+    return cells[cells.groupby("K")["M"].transform("nunique") >= MIN_MODULE_COUNTS]
 
 
-def _known(rows, model: str, target: float | None = None):
-    """The numbers that were measured, for each K with enough of them; an M counts if all seeds have crossed."""
-    cells = _crossings(rows, model, target)
-    crossed = (cells["state"] == "crossed").groupby([cells["K"], cells["M"]]).transform("sum")
-    cells = cells[crossed == cells["seed"].nunique()]
-    return cells[cells.groupby("K")["M"].transform("nunique") >= LEAST]
+def usable_at_all_targets(final: Frame, model: str) -> Frame:
+    """The usable crossings of a student for every target."""
+    targets = TARGETS[scale_of(final)]
+    return pd.concat([usable_crossings(final, model, target) for target in targets])
 
 
-def fit(cells, law: str) -> tuple[float, float]:
-    """The slope and the height of a law's line, by least squares of log n."""
-    x, y = LAWS[law](cells), np.log(cells["needed"])
+def fit(cells: Frame, law: str) -> tuple[float, float]:
+    """The slope and the intercept of a law, by least squares of log n."""
+    x = LAWS[law](cells)
+    y = np.log(cells["needed"])
     slope = 1.0 if law == SHARE else float(np.polyfit(x, y, 1)[0])
     return slope, float((y - slope * x).mean())
 
 
-def error(cells, law: str, largest: bool) -> float:
-    """The RMS error of log n at numbers of modules left out of the fit: the two largest at once, or each in turn."""
-    missed = []
-    for _, one in cells.groupby("K"):
-        modules = sorted(one["M"].unique())
-        for held in [modules[-2:]] if largest else [[m] for m in modules]:
-            out = one["M"].isin(held)
-            slope, height = fit(one[~out], law)
-            missed.append(np.log(one["needed"][out]) - slope * LAWS[law](one[out]) - height)
-    return float(np.sqrt(np.mean(np.concatenate(missed) ** 2)))
+def predict(cells: Frame, law: str, fitted_to: Frame) -> Any:
+    """Log n of these cells by a law that was fitted to others."""
+    slope, intercept = fit(fitted_to, law)
+    return slope * LAWS[law](cells) + intercept
 
 
-def power(cells) -> float:
-    """The power of the total: the largest of all K."""
-    return max(fit(one, POWER)[0] for _, one in cells.groupby("K"))
+def prediction_error(cells: Frame, law: str, *, extrapolate: bool) -> float:
+    """The RMS error of log n at numbers of modules that a law was not fitted to.
+
+    These are the two largest M (`extrapolate`), or each M in turn.
+    """
+    errors = []
+    for _, cells_of_k in cells.groupby("K"):
+        modules = sorted(cells_of_k["M"].unique())
+        left_out = [modules[-2:]] if extrapolate else [[number] for number in modules]
+        for numbers in left_out:
+            is_left_out = cells_of_k["M"].isin(numbers)
+            tested = cells_of_k[is_left_out]
+            predicted = predict(tested, law, fitted_to=cells_of_k[~is_left_out])
+            errors.append(np.log(tested["needed"]) - predicted)
+    return float(np.sqrt(np.mean(np.concatenate(errors) ** 2)))
 
 
-def margin(cells, largest: bool) -> float:
-    """By how much the exponential misses more than the worse of the two other laws."""
-    return error(cells, EXPONENTIAL, largest) - max(
-        error(cells, law, largest) for law in (POWER, POLYNOMIAL)
+def largest_power(cells: Frame) -> float:
+    """The power b of the total, the largest over K and targets."""
+    return max(fit(group, POWER)[0] for _, group in cells.groupby(["K", "target"]))
+
+
+def exponential_margin(cells: Frame, *, extrapolate: bool) -> float:
+    """The error of the exponential minus that of the worse of power and polynomial."""
+    errors = {
+        law: prediction_error(cells, law, extrapolate=extrapolate)
+        for law in (EXPONENTIAL, POWER, POLYNOMIAL)
+    }
+    return errors[EXPONENTIAL] - max(errors[POWER], errors[POLYNOMIAL])
+
+
+def worst_margin(cells: Frame, *, extrapolate: bool) -> float:
+    """The smallest margin of the exponential at any target."""
+    return min(
+        exponential_margin(at_target, extrapolate=extrapolate)
+        for _, at_target in cells.groupby("target")
     )
 
 
-def summary(rows) -> dict[str, float]:
-    """For each student: the powers, the errors of the laws, and how many numbers are not known or impossible."""
-    found, scale = {}, _scale(rows)
-    for model in rows["model"].unique():
-        cells, known = _crossings(rows, model), _known(rows, model)
-        found |= {
-            f"{model}, K={k}: power of the total": fit(one, POWER)[0]
-            for k, one in known.groupby("K")
-        }
-        for law in LAWS if len(known) else ():
-            found[f"{model}, {law}: error of log n at the two largest M"] = error(
-                known, law, largest=True
-            )
-        states = cells["state"].value_counts()
-        found |= {
-            f"{model}: curves that reach the target {s}": float(states.get(s, 0)) for s in STATES
-        }
-        lost = [
-            not enough(cell.K, cell.M, f)
+def fixed_share_predicts_worse(measurement: Measurement) -> bool:
+    """Whether a fixed share misses the two largest M by more than the power, at every target."""
+    return all(
+        prediction_error(at_target, SHARE, extrapolate=True)
+        > prediction_error(at_target, POWER, extrapolate=True)
+        for _, at_target in measurement.rows.groupby("target")
+    )
+
+
+def judged_on(measurement: Measurement) -> str:
+    """The targets and the numbers of active modules that a claim was judged on."""
+    targets = ", ".join(f"{target:g}" for target in sorted(measurement.rows["target"].unique()))
+    num_hot = ", ".join(f"{number:g}" for number in sorted(measurement.rows["K"].unique()))
+    return f"worst of R2 {targets}; K = {num_hot}"
+
+
+def compared(final: Frame, target: float) -> Frame:
+    """The tasks needed by both students, one row per K, M and seed that both have.
+
+    The columns `MLP` and `Transformer` have the tasks, `MLP state` and `Transformer state` whether
+    the curve crosses the target, and `ratio` the tasks of the MLP over those of the transformer.
+    """
+    keys = ["K", "M", "seed"]
+    sides = []
+    for model in COMPARED:
+        cells = crossings(final, model, target)[[*keys, "needed", "state"]]
+        sides.append(cells.rename(columns={"needed": model, "state": f"{model} state"}))
+    both = sides[0].merge(sides[1], on=keys)
+    return both.assign(ratio=both["MLP"] / both["Transformer"], target=target)
+
+
+def task_ratios(final: Frame, target: float) -> Frame:
+    """The rows of `compared` in which both students cross the target."""
+    both = compared(final, target)
+    crossed = [both[f"{model} state"] == "crossed" for model in COMPARED]
+    return both[crossed[0] & crossed[1]]
+
+
+def ratios_by_modules(cells: Frame) -> Any:
+    """The geometric mean of the ratio for every M."""
+    return np.exp(np.log(cells["ratio"]).groupby(cells["M"]).mean())
+
+
+def mean_ratio(cells: Frame) -> float:
+    """The geometric mean of the ratio over K, M and seeds."""
+    return float(np.exp(np.log(cells["ratio"]).mean()))
+
+
+def smallest_ratio(cells: Frame) -> float:
+    """The smallest of `ratios_by_modules`."""
+    return float(ratios_by_modules(cells).min())
+
+
+def summary(rows: Frame) -> dict[str, float]:
+    """For each student: the powers, the errors of the laws, and unknown and impossible numbers."""
+    final = prepare(rows)
+    scale = scale_of(final)
+    target = TARGETS[scale][0]
+    values = {}
+    for model in final["model"].unique():
+        usable = usable_crossings(final, model, target)
+        for num_hot, cells_of_k in usable.groupby("K"):
+            values[f"{model}, K={num_hot}: power of the total"] = fit(cells_of_k, POWER)[0]
+        for law in LAWS if len(usable) else ():
+            error = prediction_error(usable, law, extrapolate=True)
+            values[f"{model}, {law}: error of log n at the two largest M"] = error
+        cells = crossings(final, model, target)
+        for state in ("crossed", "never", "at once"):
+            num_curves = (cells["state"] == state).sum()
+            values[f"{model}: curves that reach the target {state}"] = float(num_curves)
+        num_impossible = sum(
+            not can_connect_modules(cell.K, cell.M, fraction)
             for cell in cells.itertuples()
-            for f in _fractions(scale, cell.total)
-        ]
-        found[f"{model}: impossible runs, left out"] = float(sum(lost))
-    return found
+            for fraction in _fractions(scale, cell.total)
+        )
+        values[f"{model}: impossible runs, left out"] = float(num_impossible)
+    return values | summary_of_ratios(final, TARGETS[scale])
 
 
-def figures(rows) -> dict:
-    """Tasks needed against M with the fitted laws, for each student; test R2 against train tasks by M, for each K."""
-    last, found = _last(rows), {}
-    for model in last["model"].unique():
-        found[f"{model}-needed"] = _needed(rows, model)
-    for (model, k), frame in last.groupby(["model", "K"]):
-        modules = sorted(frame["M"].unique())
-        kept = modules[:: math.ceil(len(modules) / MOST_LINES)]
-        found[f"{model}-{k}-active"] = figure.lines(
-            frame[frame["M"].isin(kept)],
-            "support/num_train",
-            SCORE,
-            by="M",
-            title=f"{model}: generalisation by train tasks, up to {k} active modules",
-            x_title="train tasks",
-            y_title="R² on unseen combinations",
-            log_x=True,
-        ).update_xaxes(ticks(frame["support/num_train"]))
-    return found
+def summary_of_ratios(final: Frame, targets: Iterable[float]) -> dict[str, float]:
+    """The tasks of the MLP over those of the transformer, over all M and for every M."""
+    values = {}
+    if not set(COMPARED) <= set(final["model"]):
+        return values
+    for target in targets:
+        cells = task_ratios(final, target)
+        if len(cells):
+            name = f"MLP over transformer, R2 {target:g}"
+            values[name] = mean_ratio(cells)
+            for num_modules, value in ratios_by_modules(cells).items():
+                values[f"{name}, M={num_modules}"] = float(value)
+    return values
 
 
-def _needed(rows, model: str):
-    """The tasks needed for the target against M, and the laws of every K."""
-    cells, known = _crossings(rows, model), _known(rows, model)
+def draw_needed(final: Frame, model: str) -> Any:
+    """The tasks needed against M, and the laws fitted to all but the two largest M."""
+    if model not in set(final["model"]):
+        return None
+    target = TARGETS[scale_of(final)][0]
+    cells = crossings(final, model, target)
     cells = cells[cells["state"] == "crossed"]
     drawn = figure.lines(
         cells,
         "M",
         "needed",
         by="K",
-        title=f"{model}: tasks needed for R² {TARGETS[_scale(rows)][0]}; laws without the two largest M",
+        title=f"{model}: tasks needed for R² {target}; laws without the two largest M",
         x_title="modules M",
         y_title="train tasks needed",
     )
-    drawn.update_traces(mode="markers", selector={"mode": "lines+markers"}).update_yaxes(
-        ticks(cells["needed"]), type="log"
-    )
-    colours = dict(zip(sorted(cells["K"].unique()), figure.COLOURS, strict=False))
-    for law, dash in zip((POWER, POLYNOMIAL, EXPONENTIAL), figure.DASHES, strict=False):
-        drawn.add_scatter(
-            x=[None], y=[None], mode="lines", line={"color": figure.INK, "dash": dash}, name=law
-        )
-        for k, one in known.groupby("K"):
-            line = {"color": colours[k], "width": 1.5, "dash": dash}
-            drawn.add_scatter(
-                **_predicted(one, k, law),
-                mode="lines",
-                line=line,
-                showlegend=False,
-                hoverinfo="skip",
-            )
+    drawn.update_traces(mode="markers", selector={"mode": "lines+markers"})
+    drawn.update_yaxes(log_ticks(cells["needed"]), type="log")
+    colors = dict(zip(sorted(cells["K"].unique()), figure.COLOURS, strict=False))
+    _add_laws(drawn, usable_crossings(final, model, target), colors)
     return drawn
 
 
-def _predicted(cells, num_hot: int, law: str) -> dict[str, Any]:
-    """What a law says at every M, fitted to all but the two largest."""
-    modules = np.arange(cells["M"].min(), cells["M"].max() + 1)
-    places = pd.DataFrame({"M": modules, "total": [khot.count(int(m), num_hot) for m in modules]})
-    slope, height = fit(cells[~cells["M"].isin(sorted(cells["M"].unique())[-2:])], law)
-    return {"x": modules, "y": np.exp(slope * LAWS[law](places) + height)}
-
-
-def claims(rows) -> list:
-    """The published law, for each student: the power of the total, and the exponential against the other laws."""
-    return [claim for model in ("MLP", "Transformer") for claim in _claims(rows, model)]
-
-
-def _claims(rows, model: str) -> list[ledger.Claim]:
-    targets = TARGETS["full" if rows is None else _scale(rows)]
-    parts = (
-        []
-        if rows is None
-        else [_known(rows, model, target).assign(target=target) for target in targets]
-    )
-    known: Any = pd.concat(parts) if parts else ()
-    missed = (
-        "An exponential in M misses the tasks needed at {} more than the other laws (RMS of log n)"
-    )
-    told = {
-        "power": (
-            lambda cells: max(power(one) for _, one in cells.groupby("target")),
-            "Tasks needed grow as a power below 1 of all tasks (the largest power of all K)",
-            "a fixed share of all tasks must predict worse",
-        ),
-        "largest M": (
-            lambda cells: min(margin(one, largest=True) for _, one in cells.groupby("target")),
-            missed.format("the two largest M"),
-            "the exponential must fail",
-        ),
-        "each M": (
-            lambda cells: min(margin(one, largest=False) for _, one in cells.groupby("target")),
-            missed.format("each M left out"),
-            "the exponential must fail",
-        ),
-    }
-    made = []
-    for name, (statistic, statement, control) in told.items():
-        measured = interval = holds = None
-        if len(known):
-            measured, interval = statistic(known), statistics.over_seeds(known, statistic)
-            of_each = [one for _, one in known.groupby("target")]
-            control_fails = all(
-                error(one, SHARE, largest=True) > error(one, POWER, largest=True) for one in of_each
+def _add_laws(drawn: Any, usable: Frame, colors: Mapping[Any, str]) -> None:
+    """A line for each law and K; the legend has one entry per law."""
+    for law, dash in zip((POWER, POLYNOMIAL, EXPONENTIAL), figure.DASHES, strict=False):
+        legend_line = {"color": figure.INK, "dash": dash}
+        drawn.add_scatter(x=[None], y=[None], mode="lines", line=legend_line, name=law)
+        for num_hot, cells in usable.groupby("K"):
+            modules = np.arange(cells["M"].min(), cells["M"].max() + 1)
+            totals = [khot.count_rows(int(number), num_hot) for number in modules]
+            largest = sorted(cells["M"].unique())[-2:]
+            fitted_to = cells[~cells["M"].isin(largest)]
+            predicted = predict(pd.DataFrame({"M": modules, "total": totals}), law, fitted_to)
+            drawn.add_scatter(
+                x=modules,
+                y=np.exp(predicted),
+                mode="lines",
+                line={"color": colors[num_hot], "width": 1.5, "dash": dash},
+                showlegend=False,
+                hoverinfo="skip",
             )
-            holds = interval[1] < 1 and control_fails if name == "power" else interval[0] > 0
-        judged = ", ".join(f"{k:g}" for k in sorted(known["K"].unique())) if len(known) else ""
-        told_of = (
-            f"{model}, the worst of R2 {', '.join(f'{target:g}' for target in sorted(targets))}"
+
+
+def few_module_counts(final: Frame, model: str) -> Frame:
+    """The rows of a student with at most `MAX_CURVES` numbers of modules, evenly spaced."""
+    of_model = final[final["model"] == model]
+    modules = sorted(of_model["M"].unique())
+    step = max(1, math.ceil(len(modules) / MAX_CURVES))
+    return of_model[of_model["M"].isin(modules[::step])]
+
+
+ALL_TARGETS = "a claim must hold at all targets, not only at .95"
+
+
+def _power_claim(model: str) -> DeclaredClaim:
+    return reproduces(
+        f"{model}: power",
+        f"{model}: tasks needed grow as a power below 1 of the number of all tasks (largest power "
+        "of any K)",
+        published="sub-exponential growth",
+        after_rows=ALL_TARGETS,
+        rows=lambda final: usable_at_all_targets(final, model),
+        statistic=largest_power,
+        passes=below(1),
+        control="a fixed share of all tasks must predict worse",
+        control_fails=fixed_share_predicts_worse,
+        note=judged_on,
+    )
+
+
+def _exponential_claim(model: str, name: str, left_out: str, extrapolate: bool) -> DeclaredClaim:
+    return reproduces(
+        f"{model}: {name}",
+        f"{model}: at {left_out}, an exponential in M predicts the tasks needed worse than the "
+        "other laws (difference in RMS error of log n)",
+        published="sub-exponential growth",
+        repeats=f"scaling_law: {model}: power",
+        after_rows=ALL_TARGETS,
+        rows=lambda final: usable_at_all_targets(final, model),
+        statistic=lambda cells: worst_margin(cells, extrapolate=extrapolate),
+        passes=above(0),
+        control="the exponential must fail",
+        note=judged_on,
+    )
+
+
+FIRST_RATIO = "ratio, R2 0.9"
+KNOWN_TARGET = 0.95
+RATIO_KNOWN = "the ratio at this R2 was known when the threshold was fixed"
+
+
+def _ratio_claim(target: float, name: str, where: str, statistic: Statistic) -> DeclaredClaim:
+    def both_students(final: Frame) -> Frame | None:
+        return task_ratios(final, target) if set(COMPARED) <= set(final["model"]) else None
+
+    def num_only_mlp(final: Frame) -> int:
+        both = compared(final, target)
+        only_mlp = (both["MLP state"] == "crossed") & (both["Transformer state"] == "never")
+        return int(only_mlp.sum())
+
+    def note(found: Measurement) -> str:
+        num_compared = len(compared(found.all_rows, target))
+        by_modules = ratios_by_modules(found.rows)
+        values = ", ".join(f"{number}: {value:.2f}" for number, value in by_modules.items())
+        return (
+            f"{len(found.rows)} of {num_compared} pairs of curves, in "
+            f"{num_only_mlp(found.all_rows)} only that of the MLP reaches the target; "
+            f"by M {values}"
         )
-        names = f"{model}: {name}", f"{statement}; {told_of}" + f"; K = {judged}" * bool(judged)
-        made.append(
-            ledger.Claim(
-                *names, SOURCE, "sub-exponential growth", measured, holds, control, interval
-            )
-        )
-    return made
+
+    full_name = f"{name}, R2 {target:g}"
+    return reproduces(
+        full_name,
+        f"An MLP needs more train tasks than a transformer for test R2 {target:g} "
+        f"(tasks of the MLP over those of the transformer, geometric mean over K and seeds, "
+        f"{where})",
+        published="an MLP needs more tasks",
+        repeats="" if full_name == FIRST_RATIO else f"scaling_law: {FIRST_RATIO}",
+        after_rows=RATIO_KNOWN if target == KNOWN_TARGET else "",
+        rows=both_students,
+        statistic=statistic,
+        passes=all_of(
+            above(1),
+            on_value(
+                "no curve that only the MLP brings to the target",
+                lambda found: num_only_mlp(found.all_rows) == 0,
+            ),
+        ),
+        control="no curve of an MLP reaches the target where that of the transformer does not",
+        note=note,
+    )
+
+
+def ratios_at_all_targets(final: Frame) -> Frame | None:
+    """The ratios at every target, for a figure."""
+    if not set(COMPARED) <= set(final["model"]):
+        return None
+    targets = TARGETS[scale_of(final)]
+    ratios = pd.concat([task_ratios(final, target) for target in sorted(targets)])
+    return ratios.assign(target=ratios["target"].map("R² {:g}".format))
+
+
+def _curves(model: str) -> Plot:
+    return curve(
+        SCORE,
+        against="num_train",
+        color="M",
+        rows=lambda final: few_module_counts(final, model),
+        each="K",
+        name=f"{model}-{{}}-active",
+        title=f"{model}: generalization by train tasks, up to {{}} active modules",
+        log_x=True,
+        finish=lambda drawn, rows: drawn.update_xaxes(log_ticks(rows["num_train"])),
+    )
+
+
+CLAIMS = [
+    _power_claim("MLP"),
+    _exponential_claim("MLP", "largest M", "the two largest M", extrapolate=True),
+    _exponential_claim("MLP", "each M", "each M left out", extrapolate=False),
+    _power_claim("Transformer"),
+    _exponential_claim("Transformer", "largest M", "the two largest M", extrapolate=True),
+    _exponential_claim("Transformer", "each M", "each M left out", extrapolate=False),
+    *(_ratio_claim(target, "ratio", "all M", mean_ratio) for target in TARGETS["full"]),
+    *(
+        _ratio_claim(target, "ratio at every M", "the smallest of any M", smallest_ratio)
+        for target in TARGETS["full"]
+    ),
+]
+FIGURES = [
+    custom("MLP-needed", lambda final: draw_needed(final, "MLP")),
+    custom("Transformer-needed", lambda final: draw_needed(final, "Transformer")),
+    _curves("MLP"),
+    _curves("Transformer"),
+    curve(
+        "ratio",
+        against="M",
+        color="target",
+        rows=ratios_at_all_targets,
+        name="ratio",
+        title="Train tasks that an MLP needs, as a multiple of those of a transformer",
+        y_title="tasks of the MLP / tasks of the transformer",
+    ),
+]

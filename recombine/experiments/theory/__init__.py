@@ -1,1 +1,4 @@
-"""Theorems and definitions as running code, one experiment per file; their constructions are in `_*.py`."""
+"""Theorems and definitions of the paper as code, one experiment per file.
+
+The constructions of the proofs are in the files whose names begin with an underscore.
+"""

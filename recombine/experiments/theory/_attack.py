@@ -1,6 +1,6 @@
-"""The search for a network's largest error: dense sampling, then gradient ascent from the worst points found.
+"""Search for a network's largest error: dense sampling, then gradient ascent from the worst points.
 
-What it finds is a lower bound of the largest error, whatever a proof says about an upper one. All is in float64.
+The result is a lower bound on the largest error. All computations are in float64.
 """
 
 import functools
@@ -16,12 +16,15 @@ from recombine.parts.families.hyperteacher import Hyperteacher, Teacher
 from recombine.parts.perceptron import Perceptron
 from recombine.parts.prng import stream
 
-# Which z are searched: those with at most K weights in [0, 1] (the compact set of Theorem 3.1), all of [0, 1]^M, or
-# only zeros and ones, at most K of them.
+# The z that are searched. compact: at most K nonzero entries, each in [0, 1] (the set of Theorem
+# 3.1). cube: all of [0, 1]^M. corners: entries of 0 or 1, at most K of them 1.
 Where = Literal["compact", "cube", "corners"]
-BUDGET = 4_000_000  # activations of the widest layer at a time while sampling: 32 MB
-# Of the ascent: a step that does not lead higher is taken back and made shorter.
-FIRST_STEP, GROW, SHRINK = 0.1, 1.5, 0.5
+MAX_ACTIVATIONS = 4_000_000  # of the widest layer at a time during sampling: 32 MB
+# Step sizes of the ascent. A step that does not increase the error is undone, and the next one is
+# shorter.
+FIRST_STEP = 0.1
+GROWTH = 1.5
+SHRINKAGE = 0.5
 
 
 def sup_error(
@@ -34,30 +37,31 @@ def sup_error(
     num_starts: int = 64,
     num_steps: int = 100,
 ) -> float:
-    """The largest error of any output against the teacher that the search finds."""
+    """The largest error of any output, relative to the teacher, that the search finds."""
     with jax.enable_x64(True):
         net, world = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), (net, world))
-        points, moves = _draw(family, key, where, num_samples)
-        return float(_search(net, world, points, moves, family, num_starts, num_steps))
+        points, is_free = _draw(family, key, where, num_samples)
+        return float(_search(net, world, points, is_free, family, num_starts, num_steps))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 2, 3))
 def _draw(family: Hyperteacher, key: PRNGKeyArray, where: Where, num: int) -> tuple[Array, Array]:
-    """Points (z, x) of the set, uniform, and which of their numbers may move: the others are held."""
+    """Uniform points (z, x) of the set, and 1 for each coordinate that the ascent may change."""
     order = jax.random.uniform(stream(key, "modules"), (num, family.num_modules)).argsort(axis=1)
-    most = family.num_modules if where == "cube" else family.num_hot
-    hot = jnp.full((num, 1), most)
+    max_active = family.num_modules if where == "cube" else family.num_hot
     if where == "corners":
-        hot = jax.random.randint(stream(key, "hot"), (num, 1), 1, most + 1)
-    active = (order < hot).astype(float)
-    z = (
-        active
-        if where == "corners"
-        else active * jax.random.uniform(stream(key, "weights"), active.shape)
-    )
+        num_active = jax.random.randint(stream(key, "hot"), (num, 1), 1, max_active + 1)
+    else:
+        num_active = jnp.full((num, 1), max_active)
+    is_active = (order < num_active).astype(float)
+    if where == "corners":
+        z, is_free_z = is_active, jnp.zeros_like(is_active)
+    else:
+        z = is_active * jax.random.uniform(stream(key, "weights"), is_active.shape)
+        is_free_z = is_active
     x = jax.random.uniform(stream(key, "x"), (num, family.d_input), minval=-1.0)
-    moves = jnp.concatenate([active * (where != "corners"), jnp.ones_like(x)], axis=1)
-    return jnp.concatenate([z, x], axis=1), moves
+    is_free = jnp.concatenate([is_free_z, jnp.ones_like(x)], axis=1)
+    return jnp.concatenate([z, x], axis=1), is_free
 
 
 @eqx.filter_jit
@@ -65,7 +69,7 @@ def _search(
     net: Perceptron,
     world: Teacher,
     points: Float[Array, "n M+I"],
-    moves: Float[Array, "n M+I"],
+    is_free: Float[Array, "n M+I"],
     family: Hyperteacher,
     num_starts: int,
     num_steps: int,
@@ -75,34 +79,38 @@ def _search(
         target = jax.vmap(lambda z, x: family.teach(world, z, x[None])[0])(z, x)
         return jnp.abs(net.many(x[:, None], z)[0][:, 0] - target).max(axis=1)
 
-    at_once = max(1, BUDGET // max(layer.weight.shape[0] for layer in net.layers))
-    at_once = math.gcd(
-        1 << at_once.bit_length() - 1, len(points)
-    )  # none is left over: the rest would be compiled too
-    found = jax.lax.map(errors, points.reshape(-1, at_once, points.shape[1])).reshape(-1)
-    worst = jax.lax.top_k(found, num_starts)[1]
-    points, moves = points[worst], moves[worst]
+    batches = points.reshape(-1, _batch_size(net, len(points)), points.shape[1])
+    sampled = jax.lax.map(errors, batches).reshape(-1)
+    worst = jax.lax.top_k(sampled, num_starts)[1]
+    points, is_free = points[worst], is_free[worst]
     low = jnp.where(jnp.arange(points.shape[1]) < family.num_modules, 0.0, -1.0)
 
-    def climb(points: Float[Array, "n M+I"]) -> tuple[Float[Array, " n"], Float[Array, "n M+I"]]:
-        heights, back = jax.vjp(errors, points)
-        return heights, back(jnp.ones_like(heights))[0]
+    def with_gradient(points: Float[Array, "n M+I"]) -> tuple[Array, Array]:
+        values, pull_back = jax.vjp(errors, points)
+        return values, pull_back(jnp.ones_like(values))[0]
 
     def ascend(state: tuple[Array, ...], _: None) -> tuple[tuple[Array, ...], None]:
-        points, heights, slope, step = state
-        tried = jnp.clip(points + step[:, None] * jnp.sign(slope) * moves, low, 1.0)
-        reached, steeper = climb(tried)
-        higher = reached > heights
-        points, slope = (
-            jnp.where(higher[:, None], *pair) for pair in ((tried, points), (steeper, slope))
-        )
-        return (
-            points,
-            jnp.where(higher, reached, heights),
-            slope,
-            step * jnp.where(higher, GROW, SHRINK),
-        ), None
+        points, values, gradients, step = state
+        moved = points + step[:, None] * jnp.sign(gradients) * is_free
+        new_points = jnp.clip(moved, low, 1.0)
+        new_values, new_gradients = with_gradient(new_points)
+        is_higher = new_values > values
+        points = jnp.where(is_higher[:, None], new_points, points)
+        gradients = jnp.where(is_higher[:, None], new_gradients, gradients)
+        values = jnp.where(is_higher, new_values, values)
+        step = step * jnp.where(is_higher, GROWTH, SHRINKAGE)
+        return (points, values, gradients, step), None
 
-    start = points, *climb(points), jnp.full(num_starts, FIRST_STEP)
-    (_, heights, *_), _ = jax.lax.scan(ascend, start, length=num_steps)
-    return heights.max()
+    start = (points, *with_gradient(points), jnp.full(num_starts, FIRST_STEP))
+    (_, values, *_), _ = jax.lax.scan(ascend, start, length=num_steps)
+    return values.max()
+
+
+def _batch_size(net: Perceptron, num_points: int) -> int:
+    """The points per batch: a power of two that divides their number.
+
+    A smaller last batch would be compiled separately.
+    """
+    widest = max(layer.weight.shape[0] for layer in net.layers)
+    max_points = max(1, MAX_ACTIVATIONS // widest)
+    return math.gcd(1 << max_points.bit_length() - 1, num_points)

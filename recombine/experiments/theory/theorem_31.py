@@ -1,120 +1,135 @@
 """Theorem 3.1 as networks: built, attacked and counted. Computed, not trained.
 
-Claim: on a compact set a ReLU MLP with O(1/sqrt(eps) + M) neurons is within eps of a hyperteacher of M modules, while
-to memorise its tasks takes a number that is exponential (arXiv 2507.07207, Theorem 3.1 and section 3).
+Claim: on a compact set a ReLU MLP with O(1/sqrt(eps) + M) neurons is within eps of a hyperteacher
+of M modules, while memorizing its tasks takes exponentially many (arXiv 2507.07207, Theorem 3.1 and
+section 3).
 
-Cells of three kinds. `count`: neurons and parameters, nothing is built. `attack`: the network is built and its largest
-error searched for, by dense sampling and gradient ascent. `thin`: the control, which the search must find guilty: a
-network made for 16 times the eps (a quarter of the pieces, or two layers less), and weights between for the one that is
-exact at 0 and 1. The constants of the bound follow from the proof and the law of the worlds; nothing is fitted.
+There are three kinds of cells. `count`: the number of neurons and parameters; nothing is built.
+`attack`: the network is built, and its largest error is searched by dense sampling and gradient
+ascent. `thin`: the control, a network whose error the search must find to be above eps. It is built
+for 16 times the eps (a quarter of the pieces, or two layers fewer). For the construction that is
+exact at weights of 0 and 1, it is tested at weights in between. The constants of the bound follow
+from the proof and the distribution of the worlds; nothing is fitted.
+
+Errors of networks that were attacked are measurements. Numbers of neurons follow from our formulas
+for the construction, so they are no findings: those claims are marked as checks of the
+construction, not as reproduced claims of the paper. The whole cube of z, on which any number of
+modules may be active at any strength, goes beyond the theorem; both networks are attacked there.
 
 Command:  recombine run theorem_31 --scale small
-Runtime:  41 s on 2 cores, 21 s where its programs are kept; full: 9 minutes on 2 busy cores.
-Expected: no error above eps; exponents -1/2 in eps and about 0 in M (1/2 on the whole cube of z).
-Measured: full (2026-11-16): errors up to .94 of eps (size 16: .35); 68% of the bound; exponents -.500 in eps, .10 in M
-          (.03 from M = 64 on; cube .47); deep is smaller below eps = .93, and a table of M = 16 has 1,048,560 neurons.
+Runtime:  41 s on 2 cores, 21 s with cached programs; full: 9 minutes on 2 busy cores.
+Expected: no error above eps; exponents -1/2 in eps and about 0 in M (1/2 on the whole cube of z,
+          for the shallow network; about 0 for the deep one).
 """
 
 import functools
 import itertools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from recombine.experiments import claim as ledger
+from recombine.experiments import claim
+from recombine.experiments.claim import OURS, Frame, Select, Statistic, final_rows, where
+from recombine.experiments.plots import curve, scatter
 from recombine.experiments.theory import _attack, _theorem_31
 from recombine.parts.families.hyperteacher import Hyperteacher, Teacher
 from recombine.parts.prng import new_key
-from recombine.reporting import figure
+from recombine.reporting.figure import INK
 
 TITLE = "Theorem 3.1: few neurons are enough, built and attacked"
 SOURCE = "arXiv 2507.07207, Theorem 3.1"
 NUM_HOT = 3
-PAPER = 16  # modules
-MODULES = {
-    "tiny": (4, PAPER),
-    "small": (4, PAPER, 128),
-    "full": (4, 8, PAPER, 32, 64, 128, 256, 512),
-}
+PAPER_SIZE = 16  # modules, inputs, hidden units and outputs of the paper's teacher
+ALL_MODULES = (4, 8, PAPER_SIZE, 32, 64, 128, 256, 512)
+MODULES = {"tiny": (4, PAPER_SIZE), "small": (4, PAPER_SIZE, 128), "full": ALL_MODULES}
 FINE = (0.1, 0.01, 1e-3, 1e-4, 1e-5)
-COARSE = (
-    10.0,
-    3.0,
-    1.0,
-    0.3,
-)  # where a deep network does not pay yet: only to show the crossing, at the paper's M
-PRECISIONS = {"tiny": FINE[:2], "small": FINE, "full": FINE}
-TRIED = {"tiny": FINE[:1], "small": FINE[:4:2], "full": FINE}  # of networks that are built
-SIZES = {"tiny": (2,), "small": (4, 16), "full": (4, 16)}  # I = H = O; the paper's is 16
+# Here a deep network has more neurons; counted only at the paper's M, to show the crossing.
+COARSE = (10.0, 3.0, 1.0, 0.3)
+COUNTED_EPS = {"tiny": FINE[:2], "small": FINE, "full": FINE}
+BUILT_EPS = {"tiny": FINE[:1], "small": FINE[:4:2], "full": FINE}
+SIZES = {"tiny": (2,), "small": (4, 16), "full": (4, 16)}  # inputs = hidden units = outputs
 SEEDS = {"tiny": 1, "small": 2, "full": 3}
-ATTACKED = {
-    "tiny": (PAPER,),
-    "small": (PAPER,),
-    "full": (4, PAPER, 64),
-}  # modules, at the smallest size
-MOST = 100_000  # neurons that are built: the bound decides which
-LISTED = {
-    "tiny": (4,),
-    "small": (4, 8),
-    "full": (4, 6, 8, 10),
-}  # modules all of whose subsets are memorised
-BUILT = (("shallow", "compact"), ("deep", "compact"), ("shallow", "cube"))
+# Modules of the networks that are attacked, at the smallest size.
+ATTACKED_MODULES = {"tiny": (PAPER_SIZE,), "small": (PAPER_SIZE,), "full": (4, PAPER_SIZE, 64)}
+MAX_NEURONS = 100_000  # networks whose bound is larger are not built
+# Modules all of whose subsets are memorized.
+MEMORIZED_MODULES = {"tiny": (4,), "small": (4, 8), "full": (4, 6, 8, 10)}
+BUILT = (
+    ("shallow", "compact"),
+    ("deep", "compact"),
+    ("shallow", "cube"),
+    ("deep", "cube"),
+)
 EXACT = (
     ("attack", "exact", "corners"),
     ("thin", "exact", "compact"),
     ("attack", "memorise", "corners"),
 )
-THIN = 16  # times the eps: still several times eps where the search finds but a quarter of what the proof allows
-NEAR = 0.05  # of an exponent
-HALFWAY = 0.25  # between an exponent of 0 and one of 1/2
-SPREAD = 1.3  # from one network to the next in a picture
-ROUNDING = 1e-10  # what float64 may leave of sums of thousands of terms
+# Thin networks are built for this multiple of eps. Their error is still several times eps if the
+# search finds only a quarter of what the proof allows.
+THIN_FACTOR = 16
+EXPONENT_TOLERANCE = 0.05
+HALFWAY = 0.25  # between exponents of 0 and of 1/2
+ROUNDING = 1e-10  # error of sums of thousands of terms in float64
+MAX_SHOWN_TABLE = 32  # modules; tables of all subsets of more modules are beyond every axis
+POINT_SPACING = 1.3  # factor between neighboring networks in a figure
 FIELDS = ("kind", "construction", "where", "size", "num_modules", "num_hot", "eps")
 
 
 def cells(scale: str) -> list[dict[str, Any]]:
-    """What is counted, then what is built and attacked."""
-    counted = [
-        ("count", construction, where, size, num_modules, NUM_HOT, eps)
-        for size in SIZES[scale]
-        for num_modules in MODULES[scale]
-        for construction, where in BUILT
-        for eps in (*(COARSE if num_modules == PAPER else ()), *PRECISIONS[scale])
-    ]
-    tables = [
-        ("count", construction, "corners", size, num_modules, num_hot, 0.0)
-        for size in SIZES[scale]
-        for num_modules in MODULES[scale]
-        for construction, num_hot in (
-            ("exact", NUM_HOT),
-            ("memorise", NUM_HOT),
-            ("memorise", num_modules),
-        )
-    ]
+    """The networks that are counted, then those that are built and attacked."""
     return [
-        dict(zip(FIELDS, cell, strict=True)) | {"seed": seed}
-        for cell in (*counted, *tables, *_attacked(scale))
+        dict(zip(FIELDS, values, strict=True)) | {"seed": seed}
+        for values in (*_counted(scale), *_tables(scale), *_attacked(scale))
         for seed in range(SEEDS[scale])
     ]
 
 
+def _counted(scale: str) -> list[tuple]:
+    listed = []
+    for size, num_modules in itertools.product(SIZES[scale], MODULES[scale]):
+        coarse = COARSE if num_modules == PAPER_SIZE else ()
+        for (construction, region), eps in itertools.product(BUILT, coarse + COUNTED_EPS[scale]):
+            listed.append(("count", construction, region, size, num_modules, NUM_HOT, eps))
+    return listed
+
+
+def _tables(scale: str) -> list[tuple]:
+    listed = []
+    for size, num_modules in itertools.product(SIZES[scale], MODULES[scale]):
+        tables = (("exact", NUM_HOT), ("memorise", NUM_HOT), ("memorise", num_modules))
+        for construction, num_hot in tables:
+            listed.append(("count", construction, "corners", size, num_modules, num_hot, 0.0))
+    return listed
+
+
 def _attacked(scale: str) -> list[tuple]:
-    least = min(SIZES[scale])
-    found = [
-        (kind, construction, where, size, num_modules, NUM_HOT, eps)
-        for eps in TRIED[scale]
-        for size in (SIZES[scale] if scale == "full" else (least,))
-        for num_modules in (ATTACKED[scale] if size == least else (PAPER,))
-        for construction, where in BUILT
-        for kind in (("attack", "thin") if scale == "full" or eps == FINE[0] else ("attack",))
-        if num_modules == PAPER or (kind, where) == ("attack", "compact")
-        if _constants(size)[0] / math.sqrt(eps) <= MOST
-    ]
-    return found + [(*what, least, num, num, 0.0) for num in LISTED[scale] for what in EXACT]
+    smallest = min(SIZES[scale])
+    listed = []
+    for eps in BUILT_EPS[scale]:
+        for size in SIZES[scale] if scale == "full" else (smallest,):
+            if _constants(size)[0] / math.sqrt(eps) > MAX_NEURONS:
+                continue
+            for num_modules in ATTACKED_MODULES[scale] if size == smallest else (PAPER_SIZE,):
+                networks = _attacked_networks(
+                    num_modules, has_thin=scale == "full" or eps == FINE[0]
+                )
+                listed += [(*network, size, num_modules, NUM_HOT, eps) for network in networks]
+    for num_modules in MEMORIZED_MODULES[scale]:
+        listed += [(*network, smallest, num_modules, num_modules, 0.0) for network in EXACT]
+    return listed
+
+
+def _attacked_networks(num_modules: int, has_thin: bool) -> list[tuple]:
+    """Kind, construction and region: all at the paper's M, fewer at others."""
+    if num_modules != PAPER_SIZE:
+        return [("attack", construction, "compact") for construction in ("shallow", "deep")]
+    kinds = ("attack", "thin") if has_thin else ("attack",)
+    return [(kind, *network) for network in BUILT for kind in kinds]
 
 
 def measure(
@@ -127,29 +142,29 @@ def measure(
     eps: float,
     seed: int,
 ) -> dict[str, float]:
-    """Neurons and parameters of one network; where it is built, the largest error that is found too."""
+    """Neurons and parameters of one network; if it is built, the largest error that is found."""
     family = _family(size, num_modules, num_hot)
-    world, asked = _world(family, seed), THIN * eps if kind == "thin" else eps
-    widths = _theorem_31.widths(construction, family, world, asked, where == "cube")
+    world = _world(family, seed)
+    if kind == "thin":
+        eps = THIN_FACTOR * eps
+    is_cube = where == "cube"
+    widths = _theorem_31.widths(construction, family, world, eps, is_cube)
     layers = itertools.pairwise((num_modules + size, *widths, size))
-    row = {
-        "neurons": float(sum(widths)),
-        "parameters": float(sum((d_in + 1) * d_out for d_in, d_out in layers)),
-    }
+    num_parameters = sum((d_in + 1) * d_out for d_in, d_out in layers)
+    row = {"neurons": float(sum(widths)), "parameters": float(num_parameters)}
     if construction == "deep":
         row["crossing"] = _theorem_31.crossing(family, world)
     if kind != "count":
         with jax.enable_x64(True):
             world = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), world)
-            net = jax.jit(_theorem_31.plan(construction, family, world, asked, where == "cube"))(
-                world
-            )
+            build = _theorem_31.plan(construction, family, world, eps, is_cube)
+            net = jax.jit(build)(world)
             row["sup_error"] = _attack.sup_error(net, family, world, new_key(seed), where)
     return row
 
 
 def _family(size: int, num_modules: int, num_hot: int) -> Hyperteacher:
-    # Nothing is drawn from its table, which may be too long to list.
+    # No task is drawn from its table, which may be too long to list.
     return Hyperteacher(num_modules, num_hot, size, size, size, max_tasks=1)
 
 
@@ -159,250 +174,308 @@ def _constants(size: int) -> tuple[float, float]:
 
 @functools.lru_cache(maxsize=8)
 def _world(family: Hyperteacher, seed: int) -> Teacher:
-    with jax.enable_x64(False):  # the lab's own worlds are drawn in float32
+    with jax.enable_x64(False):  # trained students have float32 worlds, too
         return family.init(new_key(seed))
 
 
-def _last(rows) -> Any:
-    """The rows with what is judged: errors against eps, neurons against c1/sqrt(eps) + c2 M, and logarithms."""
-    last = ledger.last(rows)
-    last = last.reindex(columns=last.columns.union(["sup_error", "crossing"]))
-    eps = last["eps"].where(last["eps"] > 0)
-    c1, c2 = np.transpose([_constants(size) for size in last["size"]])
-    last["bound"] = c1 / np.sqrt(eps) + c2 * last["num_modules"]
-    last["excess"], last["share"] = last["sup_error"] / eps, last["neurons"] / last["bound"]
-    last["log eps"], last["log M"], last["log neurons"] = map(
-        np.log2, (eps, last["num_modules"], last["neurons"])
-    )
-    last["log log"] = np.log2(-last["log eps"].where(eps < 1))
-    return last
+def prepare(rows: Frame) -> Frame:
+    """The rows with errors relative to eps, neurons relative to the bound, and logarithms."""
+    final = final_rows(rows)
+    final = final.reindex(columns=final.columns.union(["sup_error", "crossing"]))
+    eps = final["eps"].where(final["eps"] > 0)
+    c1, c2 = np.transpose([_constants(size) for size in final["size"]])
+    final["bound"] = c1 / np.sqrt(eps) + c2 * final["num_modules"]
+    final["excess"] = final["sup_error"] / eps
+    final["share"] = final["neurons"] / final["bound"]
+    final["log eps"] = np.log2(eps)
+    final["log M"] = np.log2(final["num_modules"])
+    final["log neurons"] = np.log2(final["neurons"])
+    final["log log"] = np.log2(-final["log eps"].where(eps < 1))
+    is_cube = final["where"] == "cube"
+    final["network"] = final["construction"] + np.where(is_cube, ", whole cube", "")
+    return final
 
 
-def _pick(frame, **values: Any) -> Any:
-    for name, value in values.items():
-        frame = frame[frame[name] == value]
-    return frame
+def slope(x: str, alike: str) -> Statistic:
+    """The slope of log neurons against x: the mean over sizes, worlds and values of `alike`.
+
+    NaN if x never varies.
+    """
+
+    def statistic(rows: Frame) -> float:
+        groups = [group for _, group in rows.groupby(["size", "seed", alike])]
+        groups = [group for group in groups if group[x].nunique() > 1]
+        if not groups:
+            return math.nan
+        slopes = [np.polyfit(group[x], group["log neurons"], 1)[0] for group in groups]
+        return float(np.average(slopes, weights=list(map(len, groups))))
+
+    return statistic
 
 
-def _slope(frame, x: str, alike: str) -> float:
-    """By how much log neurons grow with x, the mean over worlds of one size and one `alike`; NaN where no x varies."""
-    groups = [one for _, one in frame.groupby(["size", "seed", alike]) if one[x].nunique() > 1]
-    slopes = [np.polyfit(one[x], one["log neurons"], 1)[0] for one in groups]
-    return float(np.average(slopes, weights=list(map(len, groups)))) if groups else math.nan
+EXPONENT_IN_EPS = slope("log eps", "num_modules")
+EXPONENT_IN_M = slope("log M", "eps")
+POWER_OF_LOG = slope("log log", "num_modules")
+BITS_PER_MODULE = slope("num_modules", "eps")
 
 
-def _fine(frame, construction: str, where: str = "compact") -> Any:
-    found = _pick(frame, kind="count", construction=construction, where=where)
-    return found[found["eps"] <= FINE[0]]
+def fine(construction: str, region: str = "compact") -> Select:
+    """Select the counted networks of one construction at fine eps."""
+    return where({"kind": "count", "construction": construction, "where": region, "eps": FINE})
 
 
-def _crossing(frame) -> float:
-    return _pick(frame, kind="count", num_modules=PAPER, size=frame["size"].max())[
-        "crossing"
-    ].mean()
+def crossing(final: Frame) -> float:
+    """The mean eps below which the deep network is smaller, for the largest teacher."""
+    selected = {"kind": "count", "num_modules": PAPER_SIZE, "size": final["size"].max()}
+    return float(where(selected)(final)["crossing"].mean())
 
 
-def summary(rows) -> dict[str, float]:
-    """Exponents and errors of every construction, and where two of them cross."""
-    last, found = _last(rows), {}
-    for construction, where in BUILT:
-        name, built = (
-            f"{construction}, {where}",
-            _pick(last, construction=construction, where=where),
-        )
-        found[f"{name}: exponent in eps"] = _slope(
-            _fine(built, construction, where), "log eps", "num_modules"
-        )
-        found[f"{name}: exponent in M"] = _slope(_fine(built, construction, where), "log M", "eps")
-        for size, one in _pick(built, kind="attack").groupby("size"):
-            found[f"{name}, size {size}: largest error / eps"] = one["excess"].max()
-    return {name: float(value) for name, value in found.items()} | {
-        "crossing, eps": _crossing(last)
-    }
+def summary(rows: Frame) -> dict[str, float]:
+    """Exponents and errors of every construction, and the eps where two of them cross."""
+    final = prepare(rows)
+    values = {}
+    for construction, region in BUILT:
+        name = f"{construction}, {region}"
+        counted = fine(construction, region)(final)
+        values[f"{name}: exponent in eps"] = EXPONENT_IN_EPS(counted)
+        values[f"{name}: exponent in M"] = EXPONENT_IN_M(counted)
+        attacked = {"kind": "attack", "construction": construction, "where": region}
+        for size, own in where(attacked)(final).groupby("size"):
+            values[f"{name}, size {size}: largest error / eps"] = float(own["excess"].max())
+    return values | {"crossing, eps": crossing(final)}
 
 
-def figures(rows) -> dict:
-    """Neurons by precision and by modules, and what the search found."""
-    last = _last(rows)
-    last["network"] = last["construction"] + np.where(last["where"] == "cube", ", whole cube", "")
-    shown = _pick(last, size=last["size"].max(), kind="count")
-    drawn = {
-        "precision": _by_precision(shown),
-        "modules": _by_modules(shown),
-        "attack": _found(last),
-    }
-    log: Any = {"type": "log", "dtick": 1, "exponentformat": "power"}
-    return {name: one.update_xaxes(log).update_yaxes(log) for name, one in drawn.items()}
+def size_difference(rows: Frame) -> float:
+    """The neurons of the shallow network minus those of the deep one."""
+    return float(rows.groupby("construction")["neurons"].mean().diff().min())
 
 
-def _by_precision(shown) -> Any:
-    compact = _pick(shown, where="compact", num_modules=PAPER)
-    bound = _pick(compact, construction="shallow").assign(network="bound, c1/√eps")
-    bound = bound[bound["eps"] <= 1].assign(neurons=bound["bound"])
-    title = (
-        f"Neurons by precision (M = {PAPER}): deep is smaller below eps = {_crossing(shown):.2g}"
-    )
-    told: Any = {"title": title, "x_title": "eps, the largest error allowed", "y_title": "neurons"}
-    return figure.lines(
-        pd.concat([compact, bound]), "eps", "neurons", by="network", log_x=True, **told
-    )
+class Expected(NamedTuple):
+    """A statistic of selected rows, and the range in which it is expected."""
+
+    rows: Select
+    statistic: Statistic
+    range: tuple[float, float]
 
 
-def _by_modules(shown) -> Any:
-    memorise, subsets = (
-        shown["construction"] == "memorise",
-        shown["num_hot"] == shown["num_modules"],
-    )
-    names = shown["network"].mask(memorise, f"memorise, K = {NUM_HOT}")
-    names = names.mask(memorise & subsets, "memorise, all subsets")
-    kept = shown["eps"].isin([0.0, 0.01]) & ~(
-        memorise & subsets & (shown["num_modules"] > 32)
-    )  # off every scale
-    title = "Neurons by modules (eps = 0.01): to memorise all subsets is exponential"
-    told: Any = {"title": title, "x_title": "modules M", "y_title": "neurons"}
-    return figure.lines(
-        shown.assign(network=names)[kept],
-        "num_modules",
-        "neurons",
-        by="network",
-        log_x=True,
-        **told,
-    )
+def near(exponent: float) -> tuple[float, float]:
+    """The range around an exponent."""
+    return exponent - EXPONENT_TOLERANCE, exponent + EXPONENT_TOLERANCE
 
 
-def _found(last) -> Any:
-    built = last[last["excess"].notna()]
-    built = built.assign(
-        network=built["network"] + np.where(built["kind"] == "thin", ", too thin", "")
-    )
-    names = sorted(
-        built["network"].unique()
-    )  # side by side, or points of one eps would hide each other
-    place = [SPREAD ** (names.index(name) - (len(names) - 1) / 2) for name in built["network"]]
-    title = "The largest error found, over eps: below 1, unless too thin"
-    told: Any = {
-        "title": title,
-        "x_title": "eps, the error that the proof allows",
-        "y_title": "largest error / eps",
-    }
-    drawn = figure.scatter(
-        built.assign(place=built["eps"] * place), "place", "excess", by="network", **told
-    )
-    return drawn.add_hline(1, line={"color": figure.INK, "dash": "dash"})
-
-
-def claims(rows) -> list:
-    """The theorem, and what lies beyond it: of each what is measured, where its interval must lie, and its control."""
-    last = None if rows is None else _last(rows)
-    return [_claim(last, *told) for told in (*_theorem(), *_beyond())]
-
-
-def _theorem() -> list[tuple]:
-    (c1, c2), shallow = _constants(PAPER), functools.partial(_fine, construction="shallow")
-    return [
-        (
-            ("error", "at most 1"),
-            "Every network that was built is within its eps of the teacher (largest error found / eps)",
-            (lambda frame: _pick(frame, kind="attack")["excess"].max(), 0, 1),
-            f"each of those made for {THIN} eps is not",
-            (lambda frame: _pick(frame, kind="thin")["excess"].min(), 1, math.inf),
-        ),
-        (
-            ("bound", "O(1/sqrt(eps) + M)"),
-            f"Neurons are at most c1/sqrt(eps) + c2 M (largest share of it; size {PAPER}: c1 = {c1:.0f}, c2 = {c2:g})",
-            (lambda frame: shallow(frame)["share"].max(), 0, 1),
-            "more on the whole cube",
-            (lambda frame: shallow(frame, where="cube")["share"].max(), 1, math.inf),
-        ),
-        (
-            ("exponent in eps", "-1/2"),
-            "Neurons grow as 1/sqrt(eps) (exponent of eps)",
-            (
-                lambda frame: _slope(shallow(frame), "log eps", "num_modules"),
-                -0.5 - NEAR,
-                -0.5 + NEAR,
-            ),
-            "the deep network's do not",
-            (lambda frame: _slope(_fine(frame, "deep"), "log eps", "num_modules"), -HALFWAY, 0),
-        ),
-        (
-            ("exponent in M", "at most linear, added"),
-            "On the compact set neurons hardly grow with M (exponent of M)",
-            (lambda frame: _slope(shallow(frame), "log M", "eps"), -HALFWAY, HALFWAY),
-            "on the whole cube as sqrt(M), multiplied",
-            (
-                lambda frame: _slope(shallow(frame, where="cube"), "log M", "eps"),
-                0.5 - NEAR,
-                0.5 + NEAR,
-            ),
-        ),
-    ]
-
-
-def _beyond() -> list[tuple]:
-    memorise = functools.partial(_pick, construction="memorise")
-    coarse = functools.partial(_pick, where="compact", eps=COARSE[0])
-    return [
-        (
-            ("deep", ledger.OURS),
-            "Beyond: neurons of the deep network grow at most as log(1/eps) (power of it)",
-            (lambda frame: _slope(_fine(frame, "deep"), "log log", "num_modules"), 0, 1),
-            "the shallow network's grow faster",
-            (lambda frame: _slope(_fine(frame, "shallow"), "log log", "num_modules"), 1, math.inf),
-        ),
-        (
-            ("crossing", ledger.OURS),
-            f"Beyond: the deep network is the smaller one at all eps up to {FINE[0]:g} (up to which it is)",
-            (_crossing, FINE[0], math.inf),
-            f"the larger one at eps = {COARSE[0]:g}",
-            (
-                lambda frame: coarse(frame).groupby("construction")["neurons"].mean().diff().min(),
-                -math.inf,
-                0,
-            ),
-        ),
-        (
-            ("exact", ledger.OURS),
-            "Beyond: for weights of 0 and 1, I M + 2 H neurons are exact, and so is a table (largest error found)",
-            (lambda frame: _pick(frame, kind="attack", eps=0.0)["sup_error"].max(), 0, ROUNDING),
-            "not for weights between",
-            (
-                lambda frame: _pick(frame, kind="thin", eps=0.0)["sup_error"].min(),
-                FINE[0],
-                math.inf,
-            ),
-        ),
-        (
-            ("memorise", "exponential"),
-            "A table of all subsets is exponential in M (powers of two for each module)",
-            (
-                lambda frame: _slope(memorise(frame, kind="attack"), "num_modules", "eps"),
-                1 - NEAR,
-                1 + NEAR,
-            ),
-            f"with at most {NUM_HOT} active it is a power of M",
-            (
-                lambda frame: _slope(
-                    memorise(frame, kind="count", num_hot=NUM_HOT), "num_modules", "eps"
-                ),
-                0,
-                HALFWAY,
-            ),
-        ),
-    ]
+def above(value: float) -> tuple[float, float]:
+    """The range above a value."""
+    return value, math.inf
 
 
 def _claim(
-    last, names: tuple, statement: str, found: tuple, control: str, other: tuple
-) -> ledger.Claim:
-    (statistic, least, most), (against, above, below) = found, other
+    name: str,
+    statement: str,
+    published: str,
+    expected: Expected,
+    control: str,
+    control_expected: Expected,
+    source: str = "",
+) -> claim.DeclaredClaim:
+    """The interval of the statistic and the value of the control must be in their ranges."""
 
-    def passes(low: float, high: float) -> bool:
-        return least <= low <= high <= most and above < against(last) < below
+    def control_value(final: Frame) -> float:
+        return control_expected.statistic(control_expected.rows(final))
 
-    known = last is not None and not math.isnan(statistic(last)) and not math.isnan(against(last))
-    told = dict(zip(("name", "published"), names, strict=True)) | {
-        "statement": statement,
-        "control": control,
-    }
-    return ledger.judged(last if known else None, statistic, passes, source=SOURCE, **told)
+    def control_fails(found: claim.Measurement) -> bool:
+        low, high = control_expected.range
+        return low < control_value(found.all_rows) < high
+
+    return claim.reproduces(
+        name,
+        statement,
+        published=published,
+        rows=lambda final: None if math.isnan(control_value(final)) else expected.rows(final),
+        statistic=expected.statistic,
+        passes=claim.within(*expected.range),
+        threshold_published=name == "error",
+        control=control,
+        control_fails=control_fails,
+        source=source,
+    )
+
+
+def _check(
+    name: str, statement: str, expected: Expected, control: str, control_expected: Expected
+) -> claim.DeclaredClaim:
+    """A check of the construction: its number follows from our own formulas."""
+    return _claim(
+        name,
+        f"Check of the construction: {statement}",
+        OURS,
+        expected,
+        control,
+        control_expected,
+        source="check of the construction",
+    )
+
+
+C1, C2 = _constants(PAPER_SIZE)
+CUBE = {"construction": "deep", "where": "cube"}
+TABLES_OF_FEW = {"construction": "memorise", "kind": "count", "num_hot": NUM_HOT}
+CLAIMS = [
+    _claim(
+        "error",
+        "Every network that was built is within its eps of the teacher (largest error found / eps)",
+        "at most 1",
+        Expected(where({"kind": "attack"}), claim.max_of("excess"), (0, 1)),
+        f"the error of each network built for {THIN_FACTOR} eps must exceed eps",
+        Expected(where({"kind": "thin"}), claim.min_of("excess"), above(1)),
+    ),
+    _claim(
+        "error, deep, whole cube",
+        "Beyond the theorem: on the whole cube of z, every deep network is within its eps of the "
+        "teacher (largest error found / eps)",
+        OURS,
+        Expected(where({"kind": "attack"} | CUBE), claim.max_of("excess"), (0, 1)),
+        f"the error of each deep network built for {THIN_FACTOR} eps must exceed eps",
+        Expected(where({"kind": "thin"} | CUBE), claim.min_of("excess"), above(1)),
+    ),
+    _check(
+        "bound",
+        "the number of neurons is at most c1/sqrt(eps) + c2 M (largest share of the bound; size "
+        f"{PAPER_SIZE}: c1 = {C1:.0f}, c2 = {C2:g}; the theorem: O(1/sqrt(eps) + M))",
+        Expected(fine("shallow"), claim.max_of("share"), (0, 1)),
+        "on the whole cube more neurons must be needed",
+        Expected(fine("shallow", "cube"), claim.max_of("share"), above(1)),
+    ),
+    _check(
+        "exponent in eps",
+        "the number of neurons grows as 1/sqrt(eps) (exponent of eps; the theorem: at most -1/2)",
+        Expected(fine("shallow"), EXPONENT_IN_EPS, near(-0.5)),
+        "that of the deep network must grow more slowly",
+        Expected(fine("deep"), EXPONENT_IN_EPS, (-HALFWAY, 0)),
+    ),
+    _check(
+        "exponent in M",
+        "on the compact set the number of neurons hardly grows with M (exponent of M; the theorem: "
+        "at most linear, added)",
+        Expected(fine("shallow"), EXPONENT_IN_M, (-HALFWAY, HALFWAY)),
+        "on the whole cube it must be a multiple of sqrt(M)",
+        Expected(fine("shallow", "cube"), EXPONENT_IN_M, near(0.5)),
+    ),
+    _check(
+        "exponent in M, deep, whole cube",
+        "on the whole cube the neurons of the deep network hardly grow with M (exponent of M)",
+        Expected(fine("deep", "cube"), EXPONENT_IN_M, (-HALFWAY, HALFWAY)),
+        "those of the shallow network must grow as sqrt(M)",
+        Expected(fine("shallow", "cube"), EXPONENT_IN_M, near(0.5)),
+    ),
+    _check(
+        "deep",
+        "the neurons of the deep network grow at most as log(1/eps) (power of the logarithm)",
+        Expected(fine("deep"), POWER_OF_LOG, (0, 1)),
+        "those of the shallow network must grow faster",
+        Expected(fine("shallow"), POWER_OF_LOG, above(1)),
+    ),
+    _check(
+        "crossing",
+        f"the deep network is smaller at all eps up to {FINE[0]:g} (the largest such eps)",
+        Expected(lambda final: final, crossing, above(FINE[0])),
+        f"it must be larger at eps = {COARSE[0]:g}",
+        Expected(where({"where": "compact", "eps": COARSE[0]}), size_difference, (-math.inf, 0)),
+    ),
+    _claim(
+        "exact",
+        "Beyond the theorem: for weights of 0 and 1, I M + 2 H neurons are exact, and so is a "
+        "table (largest error found)",
+        OURS,
+        Expected(where({"kind": "attack", "eps": 0.0}), claim.max_of("sup_error"), (0, ROUNDING)),
+        "for weights in between, they must not be exact",
+        Expected(where({"kind": "thin", "eps": 0.0}), claim.min_of("sup_error"), above(FINE[0])),
+    ),
+    _check(
+        "memorise",
+        "a table of all subsets grows exponentially with M (factors of two per module; the paper: "
+        "exponential)",
+        Expected(where({"construction": "memorise", "kind": "attack"}), BITS_PER_MODULE, near(1)),
+        f"with at most {NUM_HOT} active modules it must grow as a power of M",
+        Expected(where(TABLES_OF_FEW), BITS_PER_MODULE, (0, HALFWAY)),
+    ),
+]
+
+
+def _counted_largest(final: Frame) -> Frame:
+    """The counted networks for the largest teacher."""
+    return where({"kind": "count", "size": final["size"].max()})(final)
+
+
+def _with_bound(final: Frame) -> Frame:
+    """Neurons at the paper's M on the compact set, and the bound for eps up to 1."""
+    compact = where({"where": "compact", "num_modules": PAPER_SIZE})(_counted_largest(final))
+    bound = compact[(compact["construction"] == "shallow") & (compact["eps"] <= 1)]
+    bound = bound.assign(network="bound, c1/√eps", neurons=bound["bound"])
+    return pd.concat([compact, bound])
+
+
+def _by_modules(final: Frame) -> Frame:
+    """Neurons at eps = 0.01, and those of the exact construction and of tables."""
+    counted = _counted_largest(final)
+    is_table = counted["construction"] == "memorise"
+    has_all_subsets = is_table & (counted["num_hot"] == counted["num_modules"])
+    names = counted["network"].mask(is_table, f"memorise, K = {NUM_HOT}")
+    names = names.mask(has_all_subsets, "memorise, all subsets")
+    is_off_scale = has_all_subsets & (counted["num_modules"] > MAX_SHOWN_TABLE)
+    is_shown = counted["eps"].isin([0.0, 0.01]) & ~is_off_scale
+    return counted.assign(network=names)[is_shown]
+
+
+def _errors(final: Frame) -> Frame:
+    """The errors found, with points of different networks side by side."""
+    built = final[final["excess"].notna()]
+    names = built["network"] + np.where(built["kind"] == "thin", ", too thin", "")
+    order = sorted(names.unique())
+    shift = [POINT_SPACING ** (order.index(name) - (len(order) - 1) / 2) for name in names]
+    return built.assign(network=names, shifted_eps=built["eps"] * shift)
+
+
+def _log_axes(figure: Any, _: Frame) -> None:
+    log_axis = {"type": "log", "dtick": 1, "exponentformat": "power"}
+    figure.update_xaxes(log_axis).update_yaxes(log_axis)
+
+
+def _draw_limit(figure: Any, rows: Frame) -> None:
+    figure.add_hline(1, line={"color": INK, "dash": "dash"})
+    _log_axes(figure, rows)
+
+
+FIGURES = [
+    curve(
+        "neurons",
+        against="eps",
+        color="network",
+        rows=_with_bound,
+        name="precision",
+        title=f"Neurons by precision (M = {PAPER_SIZE}): the deep network is smaller at small eps",
+        x_title="eps, the largest error allowed",
+        log_x=True,
+        finish=_log_axes,
+    ),
+    curve(
+        "neurons",
+        against="num_modules",
+        color="network",
+        rows=_by_modules,
+        name="modules",
+        title="Neurons by modules (eps = 0.01): memorizing is exponential in M",
+        x_title="modules M",
+        log_x=True,
+        finish=_log_axes,
+    ),
+    scatter(
+        "excess",
+        against="shifted_eps",
+        color="network",
+        rows=_errors,
+        name="attack",
+        title="Largest error found over eps: above 1 only for networks that are too thin",
+        x_title="eps, the error that the proof allows",
+        y_title="largest error / eps",
+        finish=_draw_limit,
+    ),
+]

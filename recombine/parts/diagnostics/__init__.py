@@ -1,1 +1,1 @@
-"""What is measured on the way, inside the compiled program. One file each, found by scanning this folder."""
+"""Diagnostics: measurements inside the compiled program. Every file here is found automatically."""

@@ -1,6 +1,7 @@
-"""How far is a network from the one that Theorem 3.1 builds for its teacher? Weight by weight.
+"""The distance in weight space to the network that Theorem 3.1 constructs for the teacher.
 
-Networks that compute the same function may be far apart by this measure: it is of use near the construction alone.
+Networks that compute the same function can be far apart in this measure, so it is only useful near
+the construction. Source of the theorem: arXiv 2507.07207, section 3.
 """
 
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from recombine.parts.protocols import Lab
 
 @dataclass(frozen=True)
 class Distance:
-    """From the construction with so many pieces for a square, relative to the construction's own size."""
+    """The relative distance to the construction with `pieces` linear pieces per square."""
 
     pieces: int = 3
 
@@ -26,15 +27,23 @@ class Distance:
         check(self, pieces=1)
 
     def measure(self, key: PRNGKeyArray, lab: Lab) -> dict[str, Array]:
-        """The length of the difference of all weights, over the length of the weights; NaN for another shape."""
+        """`distance`: the norm of the difference of all weights, over the construction's norm.
+
+        NaN if the network does not have the construction's shapes.
+        """
         family: Any = lab.family
         require(
             hasattr(family, "num_hot"),
-            "Distance is from a hyperteacher's network: choose family=Hyperteacher()",
+            "Distance compares with a network built for a hyperteacher: "
+            "choose family=Hyperteacher()",
         )
         built = relu_products.network(lab.world, family.num_hot, family.num_hot, self.pieces)
-        theirs, ours = jax.tree.leaves(lab.net), jax.tree.leaves(built)
-        if [leaf.shape for leaf in theirs] != [leaf.shape for leaf in ours]:
+        net_leaves = jax.tree.leaves(lab.net)
+        built_leaves = jax.tree.leaves(built)
+        if [leaf.shape for leaf in net_leaves] != [leaf.shape for leaf in built_leaves]:
             return {"distance": jnp.array(jnp.nan)}
-        moved = sum(jnp.square(one - other).sum() for one, other in zip(theirs, ours, strict=True))
-        return {"distance": jnp.sqrt(moved / sum(jnp.square(leaf).sum() for leaf in ours))}
+        squared_distance = sum(
+            jnp.square(a - b).sum() for a, b in zip(net_leaves, built_leaves, strict=True)
+        )
+        squared_norm = sum(jnp.square(leaf).sum() for leaf in built_leaves)
+        return {"distance": jnp.sqrt(squared_distance / squared_norm)}

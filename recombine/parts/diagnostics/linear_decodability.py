@@ -1,9 +1,11 @@
-"""Can the task be read linearly from a layer? Ridge regression from activations to module weights (paper, section 4).
+"""Linear decodability: can the task be decoded linearly from a layer's activations?
 
-    W = argmin sum_i |y_i - b - W h_i|^2 + l2 |W|^2,   h_i a layer's activation at a point, y_i the task's weights
+    W = argmin sum_i |y_i - b - W h_i|^2 + l2 |W|^2
 
-Fitted on train tasks, scored by R2 on fresh train tasks ("seen") and on test tasks, for every layer and every module,
-each layer from one factorisation. `code` is the input decoder: the same from the code itself.
+h_i is a layer's activation at a point and y_i the module weights of the point's task. The ridge
+regression is fitted on train tasks and scored by R2 on fresh samples of train tasks ("seen") and on
+test tasks, for every layer and every module. `code` is the decoder from the code itself. Source:
+arXiv 2507.07207, section 4.
 """
 
 from dataclasses import dataclass
@@ -18,22 +20,28 @@ from recombine.parts import decoder
 from recombine.parts.field_checks import added, check
 from recombine.parts.protocols import Lab, Split
 
-MAX_TASKS = 1_000_000  # whose activations are in memory all at once
+MAX_TASKS = 1_000_000  # the activations of all of them are in memory at once
 
 
 @dataclass(frozen=True)
 class LinearDecodability:
-    """`l2` is relative to the mean variance of a layer's features, so that scores do not depend on their scale.
+    """R2 of ridge regressions from every layer to the module weights.
 
-    `paper=True` uses the public code's constants instead: l2 = 1 on the sum of squares, the intercept penalised too,
-    only features before the ReLU and the output, and only the last point of each task. With 512 such samples a layer
-    of 512 units or more is fitted perfectly and decoded badly, so the default uses all points.
+    Decoders are fitted on `num_fit` tasks and scored on `num_seen` train and `num_test` test tasks.
+    `l2` is relative to the mean variance of a layer's features, so scores do not depend on their
+    scale.
 
-    `fit_on="all"` fits on train and test tasks alike, and scores on fresh samples of them. The probe then has equally
-    many tasks however few the student was trained on: students that differ in their number of train tasks can be
-    compared. It says nothing about whether the probe itself generalizes.
+    `paper=True` does what the public code does: a penalty of 1 on the sum of squares, the intercept
+    included, only the output and features before the ReLU, and only the last point of each task.
+    With 512 such samples, a layer of 512 or more units is fitted perfectly but decoded badly. The
+    default therefore uses all points.
 
-    `by_module=False` leaves out the score of each single module, which makes large tables much smaller.
+    `fit_on="all"` fits on train and test tasks alike and scores on fresh samples of them. The
+    number of tasks in the fit then does not depend on the number of train tasks, so students with
+    different numbers of train tasks can be compared. It does not measure whether the decoder
+    generalizes.
+
+    `by_module=False` leaves out the scores of single modules, which makes tables much smaller.
     """
 
     num_fit: int = 512
@@ -54,30 +62,32 @@ class LinearDecodability:
             )
         require(
             self.l2 > 0,
-            "LinearDecodability.l2 must be above 0: a layer with a dead unit has no solution without it",
+            "LinearDecodability.l2 must be above 0: "
+            "otherwise a layer with a dead unit has no solution",
         )
 
     @property
     def label(self) -> str:
-        """The prefix of its columns. Each variant has its own, so that a run can have several."""
+        """The prefix of the columns; every variant has its own, so a run can have several."""
         name = "LinearDecodability-paper" if self.paper else "LinearDecodability"
         return name if self.fit_on == "train" else f"{name}-all"
 
     def measure(self, key: PRNGKeyArray, lab: Lab) -> dict[str, Array]:
-        """Scores by layer, side and module. `best` is the hidden layer that scores highest on seen tasks, `deepest`
-        the last one."""
+        """R2 by layer, side and module.
+
+        The layer `best` is the hidden layer with the highest R2 on seen tasks, `deepest` the last
+        hidden layer.
+        """
         key_train, key_test = jax.random.split(key)
         if self.fit_on == "train":
-            train = lab.observe(key_train, "train", self.num_fit + self.num_seen)
+            observed = lab.observe(key_train, "train", self.num_fit + self.num_seen)
         else:
-            rows = jnp.concatenate(
-                [_evenly(lab.split, self.num_fit), _evenly(lab.split, self.num_seen)]
-            )
-            train = lab.look(key_train, lab.table[rows])
-        fit, seen = (
-            jax.tree.map(lambda a: a[: self.num_fit], train),
-            jax.tree.map(lambda a: a[self.num_fit :], train),
-        )
+            fit_rows = _evenly_spaced(lab.split, self.num_fit)
+            seen_rows = _evenly_spaced(lab.split, self.num_seen)
+            rows = jnp.concatenate([fit_rows, seen_rows])
+            observed = lab.look(key_train, lab.table[rows])
+        fit = jax.tree.map(lambda a: a[: self.num_fit], observed)
+        seen = jax.tree.map(lambda a: a[self.num_fit :], observed)
         sides = {"seen": seen, "test": lab.observe(key_test, "test", self.num_test)}
         scores = decoder.scores(fit, sides, None if self.paper else self.l2)
         if not self.by_module:
@@ -87,10 +97,14 @@ class LinearDecodability:
         return scores
 
 
-def _evenly(split: Split, n: int) -> Int[Array, " n"]:
-    """n rows of the task table, evenly spaced over train and test tasks; all of them where n is large enough."""
+def _evenly_spaced(split: Split, n: int) -> Int[Array, " n"]:
+    """n rows of the task table, evenly spaced over train and test tasks.
+
+    If n is large enough, all tasks are included.
+    """
     num_tasks = split.num_train + split.num_test
-    step, rest = num_tasks // n, num_tasks % n
-    # i * num_tasks // n without large products; exact up to 46,340 rows.
-    place = jnp.arange(n)
-    return split.order[place * step + place * rest // n]
+    step = num_tasks // n
+    remainder = num_tasks % n
+    # i * num_tasks // n without large products: exact for up to 46,340 rows.
+    i = jnp.arange(n)
+    return split.order[i * step + i * remainder // n]

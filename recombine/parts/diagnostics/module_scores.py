@@ -1,8 +1,9 @@
-"""Which modules are handled badly in new company? The scores of unseen tasks by the modules that they need.
+"""Scores on test tasks for each module: which modules fail in held-out combinations?
 
-    score_m = mean over test tasks that hold module m,   share_m = fraction of the train tasks that hold it
+    score_m = mean score of the test tasks that contain module m
+    share_m = fraction of the train tasks that contain module m
 
-A module that is rare in training should show here first.
+A module that is rare in training is expected to have low scores.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,10 @@ from recombine.parts.protocols import Lab
 
 @dataclass(frozen=True)
 class ModuleScores:
-    """`num_tasks` are looked at on each side, evenly: none twice before each was once."""
+    """Scores by module, from `num_tasks` train tasks and as many test tasks.
+
+    Tasks are taken evenly: none is used twice before each was used once.
+    """
 
     num_tasks: int = 1024
 
@@ -25,13 +29,13 @@ class ModuleScores:
         check(self, num_tasks=2)
 
     def measure(self, key: PRNGKeyArray, lab: Lab) -> dict[str, Array]:
-        """Scores by module on test tasks (NaN where none of them holds it), and the share of train tasks with it."""
+        """`test/module=*/SCORE` (NaN if no test task contains it) and `train/module=*/share`."""
         key_train, key_test = jax.random.split(key)
-        trained = lab.observe(key_train, "train", self.num_tasks).batch.task > 0
+        in_train = lab.observe(key_train, "train", self.num_tasks).batch.task > 0
         test = lab.observe(key_test, "test", self.num_tasks)
-        holds = test.batch.task > 0
-        found = {"train/module=*/share": trained.mean(axis=0)}
+        in_test = test.batch.task > 0
+        result = {"train/module=*/share": in_train.mean(axis=0)}
         for metric, values in jax.vmap(lab.family.score)(test.prediction, test.batch.y).items():
-            total = jnp.where(holds, values[:, None], 0).sum(axis=0)
-            found[f"test/module=*/{metric}"] = total / holds.sum(axis=0)
-        return found
+            total = jnp.where(in_test, values[:, None], 0).sum(axis=0)
+            result[f"test/module=*/{metric}"] = total / in_test.sum(axis=0)
+        return result

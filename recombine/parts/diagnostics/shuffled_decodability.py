@@ -1,6 +1,8 @@
-"""The control of linear decodability: the same decoders, with every task's weights given to another task's activations.
+"""The permuted-label control of linear decodability.
 
-Nothing is left to be read, so a score above zero would mean that the measure itself finds what is not there.
+The same decoders as in `LinearDecodability`, fitted and scored after the tasks were permuted: each
+activation gets the module weights of a random other task. Nothing can be decoded, so a score above
+zero would reveal an error in the measure.
 """
 
 from dataclasses import dataclass
@@ -16,7 +18,11 @@ from recombine.parts.protocols import Lab, Observation, Part
 
 @dataclass(frozen=True)
 class ShuffledDecodability:
-    """As `LinearDecodability`, on tasks in a random order."""
+    """`LinearDecodability` on permuted tasks.
+
+    Decoders are fitted on `num_fit` train tasks and scored on `num_seen` train and `num_test` test
+    tasks. `l2` is the penalty, relative to the mean variance of a layer's features.
+    """
 
     num_fit: int = 512
     num_seen: int = 512
@@ -27,26 +33,27 @@ class ShuffledDecodability:
         check(self, num_fit=2, num_seen=2, num_test=2, l2=0)
         require(
             self.l2 > 0,
-            "ShuffledDecodability.l2 must be above 0: a layer with a dead unit has no solution",
+            "ShuffledDecodability.l2 must be above 0: "
+            "otherwise a layer with a dead unit has no solution",
         )
 
     def measure(self, key: PRNGKeyArray, lab: Lab) -> dict[str, Array]:
-        """Scores by layer, side and module; `best` is chosen on seen tasks, as ever."""
-        sizes: dict[str, tuple[Part, int]] = {}
-        sizes |= {
+        """R2 by layer, side and module. The layer `best` is chosen on seen tasks."""
+        sides: dict[str, tuple[Part, int]] = {
             "fit": ("train", self.num_fit),
             "seen": ("train", self.num_seen),
             "test": ("test", self.num_test),
         }
-        seen = {}
-        for i, (side, (part, n)) in enumerate(sizes.items()):
-            key_look, key_order = jax.random.split(jax.random.fold_in(key, i))
-            seen[side] = _shuffle(key_order, lab.observe(key_look, part, n))
-        return decoder.scores(seen.pop("fit"), seen, self.l2)
+        observations = {}
+        for i, (side, (part, num_tasks)) in enumerate(sides.items()):
+            key_observe, key_order = jax.random.split(jax.random.fold_in(key, i))
+            observation = lab.observe(key_observe, part, num_tasks)
+            observations[side] = _permute_tasks(key_order, observation)
+        fit = observations.pop("fit")
+        return decoder.scores(fit, observations, self.l2)
 
 
-def _shuffle(key: PRNGKeyArray, seen: Observation) -> Observation:
-    task = seen.batch.task
-    return seen._replace(
-        batch=seen.batch._replace(task=task[jax.random.permutation(key, len(task))])
-    )
+def _permute_tasks(key: PRNGKeyArray, observation: Observation) -> Observation:
+    task = observation.batch.task
+    permuted = task[jax.random.permutation(key, len(task))]
+    return observation._replace(batch=observation.batch._replace(task=permuted))

@@ -1,1 +1,1 @@
-"""How a task is told to the model. One file each, found by scanning this folder."""
+"""Encodings: how a task is described to the model. Every file here is found automatically."""

@@ -1,7 +1,7 @@
-"""The code is a set of examples: fresh pairs of the task, phi(z) = (x_1, …, x_n, f_z(x_1), …, f_z(x_n)), concatenated.
+"""A code made of examples: phi(z) = (x_1, …, x_n, f_z(x_1), …, f_z(x_n)).
 
-Nothing in it names a module; the model has to infer the task. The pairs are drawn anew every time. A model that reads
-sequences may be given them as one: pair by pair, (x_i, f_z(x_i)).
+The code does not name the modules, so the model has to infer the task. The examples are drawn anew
+for every sample. Source: arXiv 2507.07207, section 4.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,12 @@ from recombine.parts.protocols import Family
 
 @dataclass(frozen=True)
 class FewShot:
-    """The model is given examples of the task instead of its name: end to end, or as a `sequence` of pairs."""
+    """The model receives `num_pairs` examples (x, f_z(x)) of the task.
+
+    The code is one float vector: all x, then all f_z(x). With `sequence=True` it is a sequence of
+    shape (num_pairs, d) instead, with one pair (x_i, f_z(x_i)) per row, for models that read
+    sequences. A family may define its own `examples`; otherwise they are samples of the task.
+    """
 
     num_pairs: int = 50
     sequence: bool = False
@@ -25,21 +30,19 @@ class FewShot:
         check(self, num_pairs=1)
 
     def num_tokens(self, family: Family) -> int:
-        """Codes are float vectors."""
+        """0: codes are floats."""
         return 0
 
     def init(self, key: PRNGKeyArray, family: Family) -> tuple[()]:
-        """Nothing to draw."""
+        """No arrays."""
         return ()
 
     def encode(
         self, params: tuple[()], key: PRNGKeyArray, task: Float[Array, " M"], examples
     ) -> Float[Array, "*code"]:
-        """Draw fresh pairs and lay them end to end."""
+        """Draw fresh examples and concatenate them."""
         leaves = jax.tree.leaves(examples(key, self.num_pairs))
         rows = [leaf.reshape(self.num_pairs, -1).astype(jnp.float32) for leaf in leaves]
-        return (
-            jnp.concatenate(rows, axis=1)
-            if self.sequence
-            else jnp.concatenate([row.reshape(-1) for row in rows])
-        )
+        if self.sequence:
+            return jnp.concatenate(rows, axis=1)
+        return jnp.concatenate([row.reshape(-1) for row in rows])

@@ -1,8 +1,8 @@
-"""The code is a task with gaps: every module's weight is shown or hidden by chance, anew for each sample.
+"""A partial task description: random module weights are hidden, drawn anew for every sample.
 
     phi(z) = (s_1 z_1, …, s_M z_M, s_1, …, s_M),   s_m = 0 with probability frac_hidden, else 1
 
-The second half tells what is shown, so that a hidden module is not taken for an absent one.
+The second half says which weights are visible, so a hidden module differs from an absent one.
 """
 
 from dataclasses import dataclass
@@ -18,26 +18,32 @@ from recombine.parts.protocols import Family
 
 @dataclass(frozen=True)
 class Hidden:
-    """The model is given some of the module weights, and told which: an incomplete description of the task."""
+    """The model receives the visible module weights and a mask of them: 2M floats.
+
+    Each weight is hidden independently with probability `frac_hidden`.
+    """
 
     frac_hidden: Knob = 0.5
 
     def __post_init__(self):
         check(self)
-        told = f"Hidden.frac_hidden must lie between 0 and 1, got {self.frac_hidden}: 0.5 hides half of the weights"
-        require(0 <= self.frac_hidden <= 1, told)
+        require(
+            0 <= self.frac_hidden <= 1,
+            f"Hidden.frac_hidden must lie between 0 and 1, got {self.frac_hidden}: "
+            "0.5 hides half of the weights",
+        )
 
     def num_tokens(self, family: Family) -> int:
-        """Codes are float vectors."""
+        """0: codes are floats."""
         return 0
 
     def init(self, key: PRNGKeyArray, family: Family) -> tuple[()]:
-        """Nothing to draw."""
+        """No arrays."""
         return ()
 
     def encode(
         self, params: tuple[()], key: PRNGKeyArray, task: Float[Array, " M"], examples
     ) -> Float[Array, " 2*M"]:
-        """Hide some weights, and tell which are shown."""
-        shown = (jax.random.uniform(key, task.shape) >= self.frac_hidden).astype(jnp.float32)
-        return jnp.concatenate([shown * task, shown])
+        """Hide random weights and append the mask of the visible ones."""
+        visible = (jax.random.uniform(key, task.shape) >= self.frac_hidden).astype(jnp.float32)
+        return jnp.concatenate([visible * task, visible])

@@ -1,6 +1,9 @@
-"""The code is a nonlinear but invertible function of the task: three affine coupling layers.
+"""The code is a nonlinear, invertible function of the task: a stack of affine coupling layers.
 
-(a, b) -> (a, b * (1 + tanh(s(a)) / 2) + t(a)),   s and t from one small sigmoid network; a and b swap in between
+    (a, b) -> (a, b * (1 + tanh(s(a)) / 2) + t(a))
+
+a and b are the two halves of the task, and swap roles from layer to layer. s and t are the outputs
+of one small sigmoid network. Source: arXiv 2507.07207, section 4.
 """
 
 from dataclasses import dataclass
@@ -18,10 +21,11 @@ Coupling = tuple[Float[Array, "_ _"], ...]
 
 @dataclass(frozen=True)
 class InvertibleNN:
-    """The model is given a tangled version of the module weights, from which they can still be recovered.
+    """The model receives M floats, from which the module weights can be recovered (`decode`).
 
-    `scale` is the standard deviation of the coupling networks' weights: 0.1 in the public code, which makes a code that
-    is nearly linear in the task. 1.0 is a variant of ours.
+    `num_layers` is the number of coupling layers. `scale` is the standard deviation of their
+    networks' weights. The public code uses 0.1, which makes the code nearly linear in the task; 1.0
+    makes it clearly nonlinear.
     """
 
     num_layers: int = 3
@@ -32,46 +36,51 @@ class InvertibleNN:
         check_layers(self, self.num_layers)
 
     def num_tokens(self, family: Family) -> int:
-        """Codes are float vectors."""
+        """0: codes are floats."""
         return 0
 
     def init(self, key: PRNGKeyArray, family: Family) -> tuple[Coupling, ...]:
-        """Draw the coupling networks: two hidden layers of width 2M each, normal weights, no biases."""
+        """Draw the coupling networks: two hidden layers of width 2M, normal weights, no biases."""
         num_modules = family.num_modules
         require(
             num_modules >= 2,
-            "InvertibleNN couples two halves of a task: the family needs at least 2 modules",
+            "InvertibleNN couples two halves of a task: use a family with at least 2 modules",
         )
         layers = []
         for i, key_layer in enumerate(jax.random.split(key, self.num_layers)):
-            num_kept = _num_kept(num_modules, i)
-            sizes = (num_kept, 2 * num_modules, 2 * num_modules, 2 * (num_modules - num_kept))
+            num_fixed = _num_fixed(num_modules, i)
+            sizes = (num_fixed, 2 * num_modules, 2 * num_modules, 2 * (num_modules - num_fixed))
             keys = jax.random.split(key_layer, 3)
-            shapes = zip(keys, sizes[:-1], sizes[1:], strict=True)
-            layers.append(tuple(self.scale * jax.random.normal(k, (i, o)) for k, i, o in shapes))
+            layers.append(
+                tuple(
+                    self.scale * jax.random.normal(k, (d_in, d_out))
+                    for k, d_in, d_out in zip(keys, sizes[:-1], sizes[1:], strict=True)
+                )
+            )
         return tuple(layers)
 
     def encode(
         self, params: tuple[Coupling, ...], key: PRNGKeyArray, task: Float[Array, " M"], examples
     ) -> Float[Array, " M"]:
-        """Pass the task through the couplings."""
+        """Apply the coupling layers."""
         for i, layer in enumerate(params):
-            kept, moved = _halves(task, i)
-            scale, shift = _scale_and_shift(layer, kept)
-            task = _join(kept, moved * scale + shift, i)
+            fixed, changed = _halves(task, i)
+            scale, shift = _scale_and_shift(layer, fixed)
+            task = _join(fixed, changed * scale + shift, i)
         return task
 
     def decode(self, params: tuple[Coupling, ...], code: Float[Array, " M"]) -> Float[Array, " M"]:
         """Recover the task from its code."""
         for i, layer in reversed(list(enumerate(params))):
-            kept, moved = _halves(code, i)
-            scale, shift = _scale_and_shift(layer, kept)
-            code = _join(kept, (moved - shift) / scale, i)
+            fixed, changed = _halves(code, i)
+            scale, shift = _scale_and_shift(layer, fixed)
+            code = _join(fixed, (changed - shift) / scale, i)
         return code
 
 
-def _num_kept(num_modules: int, i: int) -> int:
-    # Even layers keep the first half and odd layers the second; an odd M gives the longer half to the second.
+def _num_fixed(num_modules: int, i: int) -> int:
+    # Even layers keep the first half fixed, odd layers the second. If M is odd, the second half is
+    # longer.
     return num_modules // 2 if i % 2 == 0 else num_modules - num_modules // 2
 
 
@@ -80,11 +89,12 @@ def _halves(z: Array, i: int) -> tuple[Array, Array]:
     return (first, second) if i % 2 == 0 else (second, first)
 
 
-def _join(kept: Array, moved: Array, i: int) -> Array:
-    return jnp.concatenate([kept, moved] if i % 2 == 0 else [moved, kept])
+def _join(fixed: Array, changed: Array, i: int) -> Array:
+    return jnp.concatenate([fixed, changed] if i % 2 == 0 else [changed, fixed])
 
 
-def _scale_and_shift(layer: Coupling, kept: Array) -> tuple[Array, Array]:
+def _scale_and_shift(layer: Coupling, fixed: Array) -> tuple[Array, Array]:
     first, second, last = layer
-    scale, shift = jnp.split(jax.nn.sigmoid(jax.nn.sigmoid(kept @ first) @ second) @ last, 2)
+    h = jax.nn.sigmoid(jax.nn.sigmoid(fixed @ first) @ second)
+    scale, shift = jnp.split(h @ last, 2)
     return 1 + jnp.tanh(scale) / 2, shift

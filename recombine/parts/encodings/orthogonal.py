@@ -1,4 +1,7 @@
-"""The code is a rotated task: phi(z) = Q z with a random orthogonal Q, so that no code entry is one module."""
+"""The code is a rotated task: phi(z) = Q z with a random orthogonal matrix Q.
+
+No entry of the code belongs to a single module. Source: arXiv 2507.07207, section 4.
+"""
 
 from dataclasses import dataclass
 
@@ -10,14 +13,14 @@ from recombine.parts.protocols import Family
 
 @dataclass(frozen=True)
 class Orthogonal:
-    """The model is given a fixed random rotation of the module weights."""
+    """The model receives M floats: a random rotation of the module weights, fixed for the run."""
 
     def num_tokens(self, family: Family) -> int:
-        """Codes are float vectors."""
+        """0: codes are floats."""
         return 0
 
     def init(self, key: PRNGKeyArray, family: Family) -> Float[Array, "M M"]:
-        """Draw Q, uniform over orthogonal matrices."""
+        """Draw Q uniformly from the orthogonal matrices."""
         return jax.random.orthogonal(key, family.num_modules)
 
     def encode(

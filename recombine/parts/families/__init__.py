@@ -1,1 +1,1 @@
-"""What is to be learned: task families composed of modules. One file each, found by scanning this folder."""
+"""Task families: sets of tasks composed of modules. Every file here is found automatically."""

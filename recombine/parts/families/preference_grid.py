@@ -1,11 +1,13 @@
-"""Preferences in a small grid world: a task is a mixture of them, the student imitates who has it (paper, appendix).
+"""Preferences in a small grid world: the student imitates an agent with a mixture of preferences.
 
     reward of an object = feature . B^T z,   B normal (M, F), z the task
     Q_0 = 0,   Q_k+1(s, a) = r(s, a) + discount max_a' Q_k(s', a')
 
-Four rooms with 19 free cells. The agent and four objects stand on distinct random cells, redrawn for every episode; an
-object has one of F features and is collected by stepping on it. The target is the argmax of Q_8, the first action on
-ties, at every step; the action "nothing" ends the episode, although the backup takes it for waiting.
+The grid has four rooms with 19 free cells. In every episode, the agent and four objects are on
+distinct random cells. An object has one of F features and is collected by stepping on it. The
+target at every step is the argmax of Q_8 (on ties, the first action). The action "nothing" ends the
+episode, although the recursion treats it as waiting. Source: arXiv 2507.07207, appendix
+(Compositional Preference).
 """
 
 import math
@@ -27,25 +29,25 @@ MOVES = ((0, 0), (-1, 0), (0, 1), (1, 0), (0, -1))
 WALLS = np.array([[square == "w" for square in row] for row in LAYOUT])
 CELLS = np.argwhere(~WALLS)  # row and column of every free cell
 NUM_CELLS = len(CELLS)
-MAX_OBJECTS = 8  # the states are all subsets of the objects, in all cells
+MAX_OBJECTS = 8  # states are a cell and a subset of the objects
 
 
-def _neighbours() -> np.ndarray:
-    """The cell that each action leads to from each cell: itself, where a wall is in the way."""
-    number = {tuple(cell): i for i, cell in enumerate(CELLS.tolist())}
+def _destinations() -> np.ndarray:
+    """The cell that each action leads to from each cell; a wall stops the agent."""
+    index = {tuple(cell): i for i, cell in enumerate(CELLS.tolist())}
     return np.array(
         [
-            [number.get((r + dr, c + dc), i) for dr, dc in MOVES]
-            for i, (r, c) in enumerate(CELLS.tolist())
+            [index.get((row + down, column + right), i) for down, right in MOVES]
+            for i, (row, column) in enumerate(CELLS.tolist())
         ]
     )
 
 
-NEIGHBOURS = _neighbours()
+DESTINATIONS = _destinations()  # (cells, actions)
 
 
 class Layout(NamedTuple):
-    """Where everything stands when an episode begins."""
+    """The initial state of an episode: the cells of the agent and of the objects, and features."""
 
     start: Int[Array, ""]
     cells: Int[Array, " objects"]
@@ -53,22 +55,36 @@ class Layout(NamedTuple):
 
 
 class Episode(NamedTuple):
-    """What happens in an episode: the state in which each step begins, the action, and what it earned."""
+    """An episode: the state before each step, the action and the reward.
+
+    `optimum` is the largest discounted reward that is possible within the horizon.
+    """
 
     layout: Layout
     cell: Int[Array, " steps"]
     present: Bool[Array, "steps objects"]
     action: Int[Array, " steps"]
     reward: Float[Array, " steps"]
-    optimum: Float[Array, ""]  # the most that can be earned within the horizon, discounted
+    optimum: Float[Array, ""]
 
 
 @dataclass(frozen=True)
 class PreferenceGrid:
-    """Points are steps: what the agent sees, and what it does next. The paper's `acc_all` is `trajectory_accuracy`.
+    """Preference tasks on a grid; points are the steps of episodes, y is the agent's action.
 
-    `policy="optimal"` counts the steps that are left, where the published policy acts as if all 8 were left always.
-    `observation="compact"` gives cells and features as one-hot vectors instead of a picture of the grid.
+    The score `trajectory_accuracy` is `acc_all` in the paper.
+
+    - `num_modules`, `num_hot`: M preferences, of which 1 to K are active in a task.
+    - `num_features`, `num_objects`: the number of features F and of objects in an episode.
+    - `horizon`, `discount`: the number of steps of an episode, and the discount per step.
+    - `weights`: how the weights of active preferences are drawn: `"khot"` are all 1, `"discrete"`
+      are in {0.5, 0.6, …, 1.0}, `"continuous"` are in [0.5, 1] (`khot.weigh`).
+    - `policy`: `"stationary"` acts at every step as if the whole horizon were left, as in the
+      public code; `"optimal"` takes the remaining steps into account.
+    - `observation`: `"grid"` is an image of the grid, `"compact"` has cells and features as one-hot
+      vectors.
+    - `max_tasks`: 0 lists every task; otherwise the table has at most this many distinct rows,
+      drawn with the seed `table_seed`.
     """
 
     num_modules: int = 16
@@ -77,12 +93,10 @@ class PreferenceGrid:
     num_objects: int = 4
     horizon: int = 8
     discount: float = 0.9
-    weights: khot.Law = "discrete"
+    weights: khot.WeightDistribution = "discrete"
     policy: Literal["stationary", "optimal"] = "stationary"
     observation: Literal["grid", "compact"] = "grid"
-    max_tasks: int = (
-        0  # 0: list every task; otherwise at most so many unique rows, drawn once with table_seed
-    )
+    max_tasks: int = 0
     table_seed: int = 0
 
     def __post_init__(self):
@@ -90,22 +104,23 @@ class PreferenceGrid:
         khot.check_sizes(self)
         require(
             self.discount < 1,
-            f"PreferenceGrid.discount must be below 1, got {self.discount}: at 1 waiting, which ends the episode, is "
-            "as good as moving",
+            f"PreferenceGrid.discount must be below 1, got {self.discount}: at 1, waiting is as "
+            "good as moving, and it ends the episode",
         )
         require(
             self.num_objects <= MAX_OBJECTS,
-            f"{self.num_objects} objects make too many states to plan in: set num_objects to {MAX_OBJECTS} or fewer",
+            f"PreferenceGrid.num_objects={self.num_objects} gives too many states: set it to "
+            f"{MAX_OBJECTS} or fewer",
         )
         require(
             self.num_modules <= self.num_features,
-            f"num_modules={self.num_modules} preferences are more than num_features={self.num_features}, so they would "
-            "not be independent: raise num_features",
+            f"num_modules={self.num_modules} preferences on num_features={self.num_features} are "
+            "not linearly independent: raise num_features",
         )
 
     @property
     def num_outputs(self) -> int:
-        """The actions: nothing, and the four moves."""
+        """The number of actions: nothing, and the four moves."""
         return len(ACTIONS)
 
     def tasks(self) -> Int[np.ndarray, "N M"]:
@@ -114,136 +129,146 @@ class PreferenceGrid:
 
     def extrapolation(self) -> Int[np.ndarray, "E M"]:
         """Rows with K+1 and K+2 active preferences."""
-        return khot.beyond(self)
+        return khot.extrapolation_rows(self)
 
     def modules(self, tasks: np.ndarray) -> np.ndarray:
-        """The rows are already the modules."""
+        """The rows themselves, which are 0/1 rows of active preferences."""
         return tasks
 
     def groups(self, tasks: np.ndarray) -> dict[str, np.ndarray]:
-        """Scores are also given by the number of active preferences."""
+        """Scores are also reported by the number of active preferences."""
         return khot.groups(tasks)
 
     def init(self, key: PRNGKeyArray) -> Float[Array, "M F"]:
-        """Draw what every preference makes of every feature."""
+        """Draw the value of every feature for every preference."""
         return jax.random.normal(key, (self.num_modules, self.num_features))
 
     def weigh(self, key: PRNGKeyArray, row: Shaped[Array, " M"]) -> Float[Array, " M"]:
-        """Give every active preference of a row a weight, by the family's law."""
+        """Draw a weight for every active preference of a row."""
         return khot.weigh(key, row, self.weights)
 
     def sample(
         self, world: Float[Array, "M F"], key: PRNGKeyArray, task: Float[Array, " M"], n: int
     ) -> tuple[Float[Array, "n d"], Int[Array, " n"]]:
-        """Draw episodes of one task and lay their first n steps end to end; -1 is the action after the last."""
+        """Draw episodes of one task; return their first n observations and actions.
+
+        The action is `PADDING` after the end of an episode.
+        """
         keys = jax.random.split(key, math.ceil(n / self.horizon))
         played = jax.vmap(lambda key: self.play(world, key, task))(keys)
         x = jax.vmap(self._observe)(played.layout, played.cell, played.present)
-        return episodes.normalise(episodes.end_to_end(x, n)), episodes.end_to_end(played.action, n)
+        observations = episodes.normalize(episodes.join_episodes(x, n))
+        return observations, episodes.join_episodes(played.action, n)
 
     def examples(
         self, world: Float[Array, "M F"], key: PRNGKeyArray, task: Float[Array, " M"], n: int
     ) -> tuple[Float[Array, "n c"], Float[Array, "n A"]]:
-        """Pairs for a few-shot code: n random states, compactly, and the one-hot action in each.
+        """Examples for a few-shot code: n random states in compact form, and one-hot actions.
 
-        `horizon` states of one layout, then of the next, each as if all steps were left. None is padding, as a
-        quarter of the steps of episodes would be.
+        There are `horizon` states per layout, each as if the whole horizon were left. None of them
+        is padding, in contrast to the steps of episodes.
         """
 
-        def of_layout(key):
-            key_layout, key_cell, key_left = jax.random.split(key, 3)
-            layout = self._draw(key_layout)
-            best = self.plan(world, task, layout)[0][0][NEIGHBOURS].argmax(axis=1)
-            cell = (jax.random.bits(key_cell, (self.horizon,)) % NUM_CELLS).astype(jnp.int32)
-            left = (jax.random.bits(key_left, (self.horizon,)) % 2**self.num_objects).astype(
-                jnp.int32
-            )
-            present = self._bits(left) & (
-                layout.cells != cell[:, None]
-            )  # where the agent stands nothing is left
-            return self._compact(layout, cell, present), jax.nn.one_hot(
-                best[cell, self._subset(present)], 5
-            )
+        def states_of_layout(key):
+            key_layout, key_cell, key_present = jax.random.split(key, 3)
+            layout = self._draw_layout(key_layout)
+            values, _ = self.plan(world, task, layout)
+            best_action = values[0][DESTINATIONS].argmax(axis=1)
+            cell_bits = jax.random.bits(key_cell, (self.horizon,))
+            cell = (cell_bits % NUM_CELLS).astype(jnp.int32)
+            subset_bits = jax.random.bits(key_present, (self.horizon,))
+            subset = (subset_bits % 2**self.num_objects).astype(jnp.int32)
+            # No object is left on the agent's cell.
+            present = self._subset_to_mask(subset) & (layout.cells != cell[:, None])
+            action = best_action[cell, self._mask_to_subset(present)]
+            return self._compact(layout, cell, present), jax.nn.one_hot(action, len(ACTIONS))
 
-        seen, action = jax.vmap(of_layout)(jax.random.split(key, math.ceil(n / self.horizon)))
-        return episodes.normalise(episodes.end_to_end(seen, n)), episodes.end_to_end(action, n)
+        keys = jax.random.split(key, math.ceil(n / self.horizon))
+        states, actions = jax.vmap(states_of_layout)(keys)
+        observations = episodes.normalize(episodes.join_episodes(states, n))
+        return observations, episodes.join_episodes(actions, n)
 
     def score(self, prediction: Float[Array, "n A"], y: Int[Array, " n"]) -> dict[str, Array]:
-        """Cross-entropy and accuracy of the steps of an episode, and of episodes as a whole (see `episode.score`)."""
+        """Cross-entropy, accuracy, and the fraction of episodes without a wrong action."""
         return episodes.score(prediction, y, self.horizon)
 
     def play(
         self, world: Float[Array, "M F"], key: PRNGKeyArray, task: Float[Array, " M"]
     ) -> Episode:
-        """Draw an episode and play it as the task's owner would."""
-        layout = self._draw(key)
-        entered, gains = self.plan(world, task, layout)
-        ahead = entered if self.policy == "optimal" else entered[:1]
+        """Draw an episode in which the agent follows the policy of the task."""
+        layout = self._draw_layout(key)
+        values, rewards = self.plan(world, task, layout)
+        policy_values = values if self.policy == "optimal" else values[:1]
+        destinations = jnp.asarray(DESTINATIONS)
 
         def step(state, t):
-            cell, present, over = state
-            subset = self._subset(present)
-            options = ahead[t % len(ahead), jnp.asarray(NEIGHBOURS)[cell], subset]
-            action = options.argmax()
-            stays = over | (action == 0)
-            after = jnp.where(stays, cell, jnp.asarray(NEIGHBOURS)[cell, action])
-            reward = jnp.where(stays, 0.0, gains[after, subset])
-            seen = cell, present, jnp.where(over, episodes.PADDING, action), reward
-            return (after, present & (stays | (layout.cells != after)), stays), seen
+            cell, present, is_over = state
+            subset = self._mask_to_subset(present)
+            action_values = policy_values[t % len(policy_values), destinations[cell], subset]
+            action = action_values.argmax()
+            ends = is_over | (action == 0)
+            next_cell = jnp.where(ends, cell, destinations[cell, action])
+            reward = jnp.where(ends, 0.0, rewards[next_cell, subset])
+            next_present = present & (ends | (layout.cells != next_cell))
+            recorded = (cell, present, jnp.where(is_over, episodes.PADDING, action), reward)
+            return (next_cell, next_present, ends), recorded
 
-        begin = layout.start, jnp.ones(self.num_objects, bool), jnp.bool_(False)
-        _, steps = jax.lax.scan(step, begin, jnp.arange(self.horizon))
-        return Episode(
-            layout, *steps, optimum=entered[0, jnp.asarray(NEIGHBOURS)[layout.start], -1].max()
-        )
+        start = (layout.start, jnp.ones(self.num_objects, bool), jnp.bool_(False))
+        _, (cell, present, action, reward) = jax.lax.scan(step, start, jnp.arange(self.horizon))
+        all_objects = -1  # the last subset
+        optimum = values[0, destinations[layout.start], all_objects].max()
+        return Episode(layout, cell, present, action, reward, optimum)
 
     def gap(
         self, world: Float[Array, "M F"], key: PRNGKeyArray, task: Float[Array, " M"]
     ) -> Float[Array, "2"]:
-        """What an episode earned, discounted, and the most that it could have earned within the horizon."""
+        """The discounted reward of an episode, and the largest possible within the horizon."""
         played = self.play(world, key, task)
-        return jnp.stack(
-            [(played.reward * self.discount ** jnp.arange(self.horizon)).sum(), played.optimum]
-        )
+        discounts = self.discount ** jnp.arange(self.horizon)
+        return jnp.stack([(played.reward * discounts).sum(), played.optimum])
 
     def plan(
         self, world: Float[Array, "M F"], task: Float[Array, " M"], layout: Layout
     ) -> tuple[Float[Array, "horizon cells subsets"], Float[Array, "cells subsets"]]:
-        """What entering a cell is worth with k more actions to follow, k = horizon - 1 … 0, and what it earns at once.
+        """The values and the rewards of entering a cell.
 
-        A state is a cell and the subset of objects still there, a number whose bits are the objects.
+        A value is the discounted reward with k more actions to follow, k = horizon - 1, …, 0. A
+        state is a cell and the subset of objects still present: a number whose bits are the
+        objects.
         """
-        values = (task[:, None] * world).sum(axis=0)[
-            layout.features
-        ]  # not a product of matrices: exact on a GPU too
-        here = layout.cells == jnp.arange(NUM_CELLS)[:, None]
+        # Not a matrix product, which a GPU may compute in lower precision.
+        feature_values = (task[:, None] * world).sum(axis=0)
+        object_values = feature_values[layout.features]
+        is_here = layout.cells == jnp.arange(NUM_CELLS)[:, None]
         subsets = jnp.arange(2**self.num_objects)
-        taken = here[:, None, :] & self._bits(subsets)
-        gains = jnp.where(taken, values, 0.0).sum(axis=-1)
-        left = subsets - self._subset(taken)
+        collected = is_here[:, None, :] & self._subset_to_mask(subsets)
+        rewards = jnp.where(collected, object_values, 0.0).sum(axis=-1)
+        remaining = subsets - self._mask_to_subset(collected)
 
-        def backup(entered, _):
-            worth = entered[NEIGHBOURS].max(axis=1)
-            entered = gains + self.discount * jnp.take_along_axis(worth, left, axis=1)
-            return entered, entered
+        def backup(value, _):
+            best = value[DESTINATIONS].max(axis=1)
+            value = rewards + self.discount * jnp.take_along_axis(best, remaining, axis=1)
+            return value, value
 
-        _, later = jax.lax.scan(backup, gains, length=self.horizon - 1)
-        return jnp.concatenate([gains[None], later])[::-1], gains
+        _, later = jax.lax.scan(backup, rewards, length=self.horizon - 1)
+        return jnp.concatenate([rewards[None], later])[::-1], rewards
 
-    def _draw(self, key: PRNGKeyArray) -> Layout:
+    def _draw_layout(self, key: PRNGKeyArray) -> Layout:
         key_cells, key_features = jax.random.split(key)
-        # Cells ranked by random numbers, by counting: a sort is slow for many short rows.
-        u, number = jax.random.bits(key_cells, (NUM_CELLS,)), jnp.arange(NUM_CELLS)
-        before = (u < u[:, None]) | ((u == u[:, None]) & (number < number[:, None]))
-        place = jnp.arange(self.num_objects + 1)[:, None] == before.sum(axis=1)
-        start, *cells = jnp.where(place, number, 0).sum(axis=1)
+        # Cells are ranked by random numbers, by counting: sorting many short rows is slow.
+        number = jax.random.bits(key_cells, (NUM_CELLS,))
+        cell = jnp.arange(NUM_CELLS)
+        is_equal = number == number[:, None]
+        is_before = (number < number[:, None]) | (is_equal & (cell < cell[:, None]))
+        has_rank = jnp.arange(self.num_objects + 1)[:, None] == is_before.sum(axis=1)
+        start, *cells = jnp.where(has_rank, cell, 0).sum(axis=1)
         features = jax.random.bits(key_features, (self.num_objects,)) % self.num_features
         return Layout(start, jnp.stack(cells), features.astype(jnp.int32))
 
-    def _bits(self, subset: Int[Array, "*n"]) -> Bool[Array, "*n objects"]:
+    def _subset_to_mask(self, subset: Int[Array, "*n"]) -> Bool[Array, "*n objects"]:
         return (subset[..., None] >> jnp.arange(self.num_objects, dtype=subset.dtype)) % 2 == 1
 
-    def _subset(self, present: Bool[Array, "*n objects"]) -> Int[Array, "*n"]:
+    def _mask_to_subset(self, present: Bool[Array, "*n objects"]) -> Int[Array, "*n"]:
         return jnp.where(present, 2 ** jnp.arange(self.num_objects), 0).sum(axis=-1)
 
     def _observe(
@@ -251,28 +276,24 @@ class PreferenceGrid:
     ) -> Float[Array, "n d"]:
         if self.observation == "compact":
             return self._compact(layout, cell, present)
-        # A plane for each feature, then the agent's and that of the walls. All by comparison: nothing is scattered.
-        square = jnp.asarray(CELLS[:, 0] * WALLS.shape[1] + CELLS[:, 1])
+        # One channel per feature, then the agent and the walls. Comparisons are faster than a
+        # scatter.
+        square_of_cell = jnp.asarray(CELLS[:, 0] * WALLS.shape[1] + CELLS[:, 1])
         squares = jnp.arange(WALLS.size)
-        on = (square[layout.cells] == squares[:, None]) & present[:, None, :]
-        of = layout.features == jnp.arange(self.num_features)[:, None]
-        objects = (on[:, :, None, :] & of).any(axis=-1)
-        agent = (square[cell][:, None] == squares)[..., None]
+        on_square = (square_of_cell[layout.cells] == squares[:, None]) & present[:, None, :]
+        has_feature = layout.features == jnp.arange(self.num_features)[:, None]
+        objects = (on_square[:, :, None, :] & has_feature).any(axis=-1)
+        agent = (square_of_cell[cell][:, None] == squares)[..., None]
         walls = jnp.broadcast_to(WALLS.reshape(-1, 1), agent.shape)
-        return (
-            jnp.concatenate([objects, agent, walls], axis=-1)
-            .reshape(len(cell), -1)
-            .astype(jnp.float32)
-        )
+        channels = jnp.concatenate([objects, agent, walls], axis=-1)
+        return channels.reshape(len(cell), -1).astype(jnp.float32)
 
     def _compact(
         self, layout: Layout, cell: Int[Array, " n"], present: Bool[Array, "n objects"]
     ) -> Float[Array, "n c"]:
-        where, what = (
-            jax.nn.one_hot(layout.cells, NUM_CELLS),
-            jax.nn.one_hot(layout.features, self.num_features),
-        )
-        objects = jnp.concatenate([where, what], axis=1) * present[..., None]
-        return jnp.concatenate(
-            [jax.nn.one_hot(cell, NUM_CELLS), objects.reshape(len(cell), -1)], axis=1
-        )
+        """One-hot vectors: the agent's cell, and the cell and feature of every object present."""
+        object_cells = jax.nn.one_hot(layout.cells, NUM_CELLS)
+        object_features = jax.nn.one_hot(layout.features, self.num_features)
+        objects = jnp.concatenate([object_cells, object_features], axis=1) * present[..., None]
+        agent = jax.nn.one_hot(cell, NUM_CELLS)
+        return jnp.concatenate([agent, objects.reshape(len(cell), -1)], axis=1)

@@ -1,9 +1,10 @@
-"""Tasks without common parts: the hyperteacher's control. Every combination of modules has a teacher of its own.
+"""The control of the hyperteacher: every combination of modules has an independent teacher.
 
-    f_z(x) = Omega_S^T relu((sum_m z_m Theta_S,m)^T x + sum_m z_m b_S,m),   S the active modules, z divided by sqrt(K)
+    f_z(x) = Omega_S^T relu((sum_m z_m Theta_S,m)^T x + sum_m z_m b_S,m),   z divided by sqrt(K)
 
-Codes, points, the size of teachers, their laws and the score are the hyperteacher's. Only that modules and readout are
-drawn anew for each combination S: from one combination nothing follows for another, so a student can only memorise.
+S is the set of active modules. Tasks, points, distributions and scores are those of the
+hyperteacher, but modules and readout are drawn anew for each combination S. One combination says
+nothing about another, so a student can only memorize.
 """
 
 import math
@@ -20,17 +21,23 @@ from recombine.parts.field_checks import check
 
 @dataclass(frozen=True)
 class Unrelated:
-    """Tasks look like a hyperteacher's, but no two combinations of modules have anything in common."""
+    """Tasks look like those of a `Hyperteacher`, but combinations of modules share nothing.
+
+    - `num_modules`, `num_hot`: M modules, of which 1 to K are active in a task.
+    - `d_input`, `d_hidden`, `num_outputs`: the sizes of the teachers' layers.
+    - `weights`: how the weights of active modules are drawn: `"khot"` are all 1, `"discrete"` are
+      in {0.5, 0.6, …, 1.0}, `"continuous"` are in [0.5, 1] (`khot.weigh`).
+    - `max_tasks`: 0 lists every task; otherwise the table has at most this many distinct rows,
+      drawn with the seed `table_seed`.
+    """
 
     num_modules: int = 16
     num_hot: int = 3
     d_input: int = 16
     d_hidden: int = 16
     num_outputs: int = 16
-    weights: khot.Law = "discrete"
-    max_tasks: int = (
-        0  # 0: list every task; otherwise at most so many unique rows, drawn once with table_seed
-    )
+    weights: khot.WeightDistribution = "discrete"
+    max_tasks: int = 0
     table_seed: int = 0
 
     def __post_init__(self):
@@ -42,42 +49,42 @@ class Unrelated:
         return khot.table(self)
 
     def modules(self, tasks: np.ndarray) -> np.ndarray:
-        """The rows are already the modules."""
+        """The rows themselves, which are 0/1 rows of active modules."""
         return tasks
 
     def groups(self, tasks: np.ndarray) -> dict[str, np.ndarray]:
-        """Scores are also given by the number of active modules."""
+        """Scores are also reported by the number of active modules."""
         return khot.groups(tasks)
 
     def init(self, key: PRNGKeyArray) -> UInt32[Array, " words"]:
-        """The key from which every combination draws its teacher: all of them would not fit into memory."""
+        """The key from which teachers are drawn when needed: they would not all fit in memory."""
         return jax.random.key_data(key)
 
     def weigh(self, key: PRNGKeyArray, row: Shaped[Array, " M"]) -> Float[Array, " M"]:
-        """Give every active module of a row a weight, by the family's law."""
+        """Draw a weight for every active module of a row."""
         return khot.weigh(key, row, self.weights)
 
     def sample(
         self, world: UInt32[Array, " words"], key: PRNGKeyArray, task: Float[Array, " M"], n: int
     ) -> tuple[Float[Array, "n I"], Float[Array, "n O"]]:
-        """Draw n points of one task, x uniform in [-1, 1]."""
+        """Draw n points of one task, with x uniform in [-1, 1]."""
         x = jax.random.uniform(key, (n, self.d_input), minval=-1.0)
-        modules, biases, readout = self.teacher(
-            jax.random.wrap_key_data(world, impl=jax.random.key_impl(key)), task
-        )
-        z = task[jnp.argsort(task <= 0)[: self.num_hot]] / math.sqrt(
-            self.num_hot
-        )  # active modules, in their order
+        teacher_key = jax.random.wrap_key_data(world, impl=jax.random.key_impl(key))
+        modules, biases, readout = self.teacher(teacher_key, task)
+        active_first = jnp.argsort(task <= 0)[: self.num_hot]
+        z = task[active_first] / math.sqrt(self.num_hot)
         return x, jax.nn.relu(x @ jnp.einsum("k,kih->ih", z, modules) + z @ biases) @ readout
 
     def teacher(
         self, key: PRNGKeyArray, task: Float[Array, " M"]
     ) -> tuple[Float[Array, "K I H"], Float[Array, "K H"], Float[Array, "H O"]]:
-        """The modules, biases and readout of a task's combination, whatever its weights: by the hyperteacher's laws."""
+        """The modules, biases and readout of a task's combination of modules.
+
+        They do not depend on the task's weights. Distributions are those of the hyperteacher.
+        """
         stamps = conditions.stamps(self.num_modules).view(np.uint32).reshape(self.num_modules, -1)
-        for word in jnp.where(task[:, None] > 0, stamps, np.uint32(0)).sum(
-            axis=0, dtype=jnp.uint32
-        ):
+        active_stamps = jnp.where(task[:, None] > 0, stamps, np.uint32(0))
+        for word in active_stamps.sum(axis=0, dtype=jnp.uint32):
             key = jax.random.fold_in(key, word)
         key_modules, key_biases, key_readout = jax.random.split(key, 3)
         scaled = jax.nn.initializers.variance_scaling
@@ -90,5 +97,5 @@ class Unrelated:
         )
 
     def score(self, prediction: Float[Array, "n O"], y: Float[Array, "n O"]) -> dict[str, Array]:
-        """Mean squared error, and R2 per output against the task's own mean, averaged over outputs."""
-        return khot.regression(prediction, y)
+        """Mean squared error (`loss`), and R2 averaged over outputs (`r2`)."""
+        return khot.regression_scores(prediction, y)

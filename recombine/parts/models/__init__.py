@@ -1,1 +1,1 @@
-"""What learns: students as equinox modules. One file each, found by scanning this folder."""
+"""Models: the networks that are trained. Every file here is found automatically."""

@@ -1,6 +1,8 @@
-"""A student that begins at the network of Theorem 3.1, or near it: what exists, to be held against what training finds.
+"""A student that starts at, or near, the network that Theorem 3.1 constructs.
 
-It is a plain network of two hidden layers, made from the hidden teacher's own weights (`relu_products.py`).
+It is a plain ReLU network with two hidden layers, built from the weights of the hidden teacher
+(`relu_products.py`). It allows comparing a solution that exists with those that training finds.
+Source of the theorem: arXiv 2507.07207, section 3.
 """
 
 from dataclasses import dataclass
@@ -18,8 +20,12 @@ from recombine.parts.protocols import Batch
 
 @dataclass(frozen=True)
 class Built:
-    """The construction with so many pieces for a square, every array moved by Gaussian noise, relative to its own root
-    mean square. `num_hot` must be the family's: the world does not tell it."""
+    """The constructed network, with Gaussian noise added to its weights.
+
+    `num_hot` must be that of the family. `pieces` is the number of linear pieces per square.
+    `noise` is the standard deviation of the noise, relative to the root mean square of each array.
+    It needs `Hyperteacher(num_layers=1)` and `Identity` codes.
+    """
 
     num_hot: int = 3
     pieces: int = 3
@@ -36,19 +42,18 @@ class Built:
         num_tokens: int = 0,
         world: PyTree[Array] | None = None,
     ) -> Perceptron:
-        """Build the network for the hidden teacher, and move it."""
+        """Build the network for the hidden teacher and add the noise."""
         net = relu_products.network(world, self.num_hot, self.num_hot, self.pieces)
-        d_code = net.layers[0].weight.shape[1] - example.x.shape[-1]
-        told = f"Built reads the {d_code} module weights themselves, got a code of shape {example.code.shape}"
+        num_modules = net.layers[0].weight.shape[1] - example.x.shape[-1]
         require(
-            num_tokens == 0 and example.code.shape == (d_code,),
-            f"{told}: choose encoding=Identity()",
+            num_tokens == 0 and example.code.shape == (num_modules,),
+            f"Built needs the {num_modules} module weights as its code, got a code of shape "
+            f"{example.code.shape}: choose encoding=Identity()",
         )
         leaves, tree = jax.tree.flatten(net)
         keys = jax.random.split(key, len(leaves))
-        sizes = [self.noise * jnp.sqrt(jnp.square(leaf).mean()) for leaf in leaves]
-        drawn = [
-            size * jax.random.normal(k, leaf.shape)
-            for k, size, leaf in zip(keys, sizes, leaves, strict=True)
-        ]
-        return jax.tree.unflatten(tree, map(jnp.add, leaves, drawn))
+        noisy_leaves = []
+        for leaf_key, leaf in zip(keys, leaves, strict=True):
+            scale = self.noise * jnp.sqrt(jnp.square(leaf).mean())
+            noisy_leaves.append(leaf + scale * jax.random.normal(leaf_key, leaf.shape))
+        return jax.tree.unflatten(tree, noisy_leaves)

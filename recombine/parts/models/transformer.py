@@ -1,9 +1,11 @@
-"""A decoder-only transformer on the tokens (code, x_1, …, x_n): the paper's other student.
+"""A decoder-only transformer on the tokens (code, x_1, …, x_n), the second student of the paper.
 
-    h <- h + Attention(LN(h)),   h <- h + W_2 gelu(W_1 LN(h)),   prediction_i = W LN(h_i) + b at the token of x_i
+    h <- h + Attention(LN(h)),   h <- h + W_2 gelu(W_1 LN(h))
+    prediction_i = W LN(h_i) + b   at the token of x_i
 
-Causal: a point sees the code, itself and the points before it. Rotary positions, queries and keys normalised in every
-head, no biases inside the blocks, LeCun truncated-normal kernels.
+Attention is causal: a point attends to the code, itself and the points before it. Positions are
+rotary, queries and keys are normalized in every head, blocks have no biases, and weights are LeCun
+truncated-normal. Source: arXiv 2507.07207, section 3 and appendix.
 """
 
 import functools
@@ -21,12 +23,12 @@ from recombine.parts.linear_layer import linear
 from recombine.parts.prng import stream
 from recombine.parts.protocols import Batch
 
-MAX_READ = 2**28  # numbers in the tokens of a task: a gigabyte
-EPSILON = 1e-6  # of the layer norms: the published code's, where equinox has 1e-5
+MAX_TOKEN_NUMBERS = 2**28  # numbers in the tokens of one task: a gigabyte
+EPSILON = 1e-6  # of the layer norms, as in the public code; the default of equinox is 1e-5
 
 
 class Block(eqx.Module):
-    """Attention and a feed-forward network, each added to the stream that it reads through a layer norm."""
+    """Attention and a feed-forward network, each with a layer norm and a residual connection."""
 
     norm_attention: eqx.nn.LayerNorm
     queries: eqx.nn.Linear
@@ -40,37 +42,44 @@ class Block(eqx.Module):
     widen: eqx.nn.Linear
     narrow: eqx.nn.Linear
 
-    @functools.partial(jax.jit, static_argnums=2)  # so that all blocks are traced once
+    @functools.partial(jax.jit, static_argnums=2)  # all blocks are traced once
     def __call__(
         self, h: Float[Array, "tokens d"], tasks: int, mask: Bool[Array, "1 1 length length"] | None
     ) -> tuple[Float[Array, "tokens d"], Float[Array, "tokens f"]]:
-        """Let every token look at itself and at those before it in its task that the mask allows; also give the units
-        of the feed-forward network."""
-        normed = _normed(self.norm_attention, h)
-        shape = tasks, len(h) // tasks, -1, self.rotary.embedding_size
-        queries, keys, values = (
-            _mapped(to, normed).reshape(shape) for to in (self.queries, self.keys, self.values)
+        """Apply the block; also return the units of the feed-forward network.
+
+        Every token attends to itself and to earlier tokens of its task, as far as the mask allows.
+        """
+        normed = _apply_norm(self.norm_attention, h)
+        shape = (tasks, len(h) // tasks, -1, self.rotary.embedding_size)
+        queries = _apply_linear(self.queries, normed).reshape(shape)
+        keys = _apply_linear(self.keys, normed).reshape(shape)
+        values = _apply_linear(self.values, normed).reshape(shape)
+        rotate = jax.vmap(jax.vmap(self.rotary, in_axes=1, out_axes=1))
+        queries = rotate(_apply_norm(self.norm_queries, queries))
+        keys = rotate(_apply_norm(self.norm_keys, keys))
+        # Both products are in the type of the weights; the softmax between them is in float32.
+        dtype = self.values.weight.dtype
+        attention = jax.nn.dot_product_attention(
+            queries.astype(dtype),
+            keys.astype(dtype),
+            values.astype(dtype),
+            mask=mask,
+            is_causal=True,
         )
-        turn = jax.vmap(jax.vmap(self.rotary, in_axes=1, out_axes=1))
-        heads = (
-            turn(_normed(self.norm_queries, queries)),
-            turn(_normed(self.norm_keys, keys)),
-            values,
-        )
-        # Two more products, in the type of the weights; the softmax between them is float32.
-        low = (head.astype(self.values.weight.dtype) for head in heads)
-        h = h + _mapped(
-            self.attended,
-            jax.nn.dot_product_attention(*low, mask=mask, is_causal=True).reshape(h.shape),
-        )
-        units = jax.nn.gelu(_mapped(self.widen, _normed(self.norm_feedforward, h)))
-        return h + _mapped(self.narrow, units), units
+        h = h + _apply_linear(self.attended, attention.reshape(h.shape))
+        units = jax.nn.gelu(_apply_linear(self.widen, _apply_norm(self.norm_feedforward, h)))
+        return h + _apply_linear(self.narrow, units), units
 
 
 class Decoder(eqx.Module):
-    """The network. Called with the points and the code of one task; `embedding` or `of_code` makes tokens of a code."""
+    """The network. It is called with the points (n, I) and the code of one task.
 
-    mixed_precision: ClassVar[bool] = True  # products are in the type of the weights
+    A code becomes tokens through `embedding` (words) or `of_code` (vectors), a point through
+    `of_point`.
+    """
+
+    mixed_precision: ClassVar[bool] = True  # products have the type of the weights
 
     embedding: eqx.nn.Embedding | None
     of_code: eqx.nn.Linear | None
@@ -83,42 +92,51 @@ class Decoder(eqx.Module):
     def __call__(
         self, x: Float[Array, "n I"], code: Shaped[Array, "*code"]
     ) -> tuple[Float[Array, "n O"], dict[str, Array]]:
-        """Predict every point; also give the stream at the points after each block (`block0`, …), and the units of
-        its feed-forward network (`feedforward0`, …)."""
+        """Predict every point, and return the activations at the points.
+
+        Activations are the residual stream after each block (`block0`, …), the units of its
+        feed-forward network (`feedforward0`, …) and the prediction (`output`).
+        """
         return jax.tree.map(lambda leaf: leaf[0], self.many(x[None], code[None]))
 
     def many(
         self, x: Float[Array, "tasks n I"], code: Shaped[Array, "tasks *code"]
     ) -> tuple[Float[Array, "tasks n O"], dict[str, Array]]:
-        """The same for many tasks at once, faster than one by one under `vmap`."""
+        """The same for several tasks at once, which is faster than a `vmap` over tasks."""
         tasks, n, _ = x.shape
-        if self.embedding is not None:
-            # The table is cast, not the rows: the gradient of a word is a sum over all its uses, kept in float32.
-            first = self.embedding.weight.astype(jnp.float32)[code]
-        else:
-            first = _mapped(self.of_code, code.reshape(tasks, -1, code.shape[-1]))  # pyright: ignore
-        h = jnp.concatenate([first, _mapped(self.of_point, x)], axis=1)
-        shape, activations, mask = h.shape, {}, None
-        if self.apart:  # what is looked at is part of the code, or the token itself
-            mask = ((jnp.arange(shape[1]) < shape[1] - n) | jnp.eye(shape[1], dtype=bool))[
-                None, None
-            ]
-        # Tokens of all tasks are the rows of one matrix: with an axis for tasks XLA copies twice as often.
-        h = h.reshape(-1, shape[-1])
+        tokens = jnp.concatenate([self._code_tokens(code), _apply_linear(self.of_point, x)], axis=1)
+        _, length, d_model = tokens.shape
+        mask = None
+        if self.apart:  # a token may attend to the code and to itself
+            is_code = jnp.arange(length) < length - n
+            mask = (is_code | jnp.eye(length, dtype=bool))[None, None]
+        # The tokens of all tasks are the rows of one matrix: XLA copies it half as often as an
+        # array with an axis for tasks.
+        h = tokens.reshape(-1, d_model)
+        activations = {}
         for i, block in enumerate(self.blocks):
             h, units = block(h, tasks, mask)
-            activations[f"block{i}"] = h.reshape(shape)[:, -n:]
-            activations[f"feedforward{i}"] = units.reshape(*shape[:2], -1)[:, -n:]
-        activations["output"] = _mapped(self.readout, _normed(self.norm, h.reshape(shape)[:, -n:]))
+            activations[f"block{i}"] = h.reshape(tokens.shape)[:, -n:]
+            activations[f"feedforward{i}"] = units.reshape(tasks, length, -1)[:, -n:]
+        normed = _apply_norm(self.norm, h.reshape(tokens.shape)[:, -n:])
+        activations["output"] = _apply_linear(self.readout, normed)
         return activations["output"], activations
 
+    def _code_tokens(self, code: Shaped[Array, "tasks *code"]) -> Float[Array, "tasks tokens d"]:
+        if self.embedding is not None:
+            # The table is cast, not its rows: the gradient of a word is a sum over all its uses,
+            # which then stays float32.
+            return self.embedding.weight.astype(jnp.float32)[code]
+        assert self.of_code is not None
+        return _apply_linear(self.of_code, code.reshape(len(code), -1, code.shape[-1]))
 
-def _normed(norm: eqx.nn.LayerNorm, h: Array) -> Array:
+
+def _apply_norm(norm: eqx.nn.LayerNorm, h: Array) -> Array:
     return jax.vmap(norm)(h.reshape(-1, h.shape[-1])).reshape(h.shape)
 
 
-def _mapped(layer: eqx.nn.Linear, h: Array) -> Array:
-    # In the type of the weights, which may be lower than that of everything else.
+def _apply_linear(layer: eqx.nn.Linear, h: Array) -> Array:
+    # In the type of the weights, which may be lower than the type of other arrays.
     rows = h.reshape(-1, h.shape[-1]).astype(layer.weight.dtype)
     product = (rows @ layer.weight.T).astype(jnp.float32).reshape(*h.shape[:-1], -1)
     return product if layer.bias is None else product + layer.bias
@@ -126,9 +144,14 @@ def _mapped(layer: eqx.nn.Linear, h: Array) -> Array:
 
 @dataclass(frozen=True)
 class Transformer:
-    """A flat code is one token; of a sequence, every vector or word is one. Words are embedded.
+    """A transformer for points (n, d) of floats and for any code.
 
-    With `apart` points do not see each other: a point sees the code and itself, as the points of an MLP do.
+    A flat code is one token. In a sequence, every vector or word is a token; words are embedded.
+
+    - `num_layers`, `d_model`, `num_heads`: the number of blocks, their width and attention heads.
+    - `d_ff`: the hidden width of the feed-forward networks.
+    - `apart`: points attend to the code and to themselves only, so predictions at different points
+      are independent, as in an MLP.
     """
 
     num_layers: int = 4
@@ -139,7 +162,7 @@ class Transformer:
 
     @property
     def together(self) -> bool:
-        """Whether a point looks at those before it."""
+        """Whether the prediction at a point depends on the points before it."""
         return not self.apart
 
     def __post_init__(self):
@@ -147,8 +170,9 @@ class Transformer:
         check_layers(self, self.num_layers)
         require(
             self.d_model % (2 * self.num_heads) == 0,
-            f"Transformer.num_heads={self.num_heads} must divide d_model={self.d_model} into heads of even size, for "
-            f"rotary positions: choose another number of heads, or a multiple of {2 * self.num_heads} as d_model",
+            f"Transformer.num_heads={self.num_heads} must divide d_model={self.d_model} into heads "
+            "of even size, for rotary positions: choose another number of heads, or a multiple of "
+            f"{2 * self.num_heads} as d_model",
         )
 
     def init(
@@ -159,57 +183,69 @@ class Transformer:
         num_tokens: int = 0,
         world: PyTree[Array] | None = None,
     ) -> Decoder:
-        """Draw a network for points and codes of the example's shape."""
-        x, code = example.x, example.code
-        require(
-            getattr(x, "ndim", 0) == 2 and jnp.issubdtype(x.dtype, jnp.floating),
-            "Transformer reads points (n, d) of floats: choose a family that gives such points, or another model",
-        )
-        words = jnp.issubdtype(code.dtype, jnp.integer)
-        require(
-            words == bool(num_tokens) and (code.ndim == 1 or (code.ndim == 2 and not words)),
-            "Transformer reads a flat code, a sequence (l, d) of vectors or (l,) of words: choose such an encoding",
-        )
-        num_read = len(x) + (len(code) if words or code.ndim == 2 else 1)
-        require(
-            num_read * self.d_model
-            <= MAX_READ,  # here, because rotary positions are numbers even while tracing
-            f"Transformer would read {num_read} tokens of {self.d_model} numbers at once, which is too many: lower "
-            "num_points, d_model, or num_pairs of FewShot",
-        )
-        embedding = of_code = None
-        if words:
+        """Draw a network for points and codes with the shapes of the example."""
+        code = example.code
+        has_words = jnp.issubdtype(code.dtype, jnp.integer)
+        self._check_shapes(example, has_words, num_tokens)
+        embedding = None
+        of_code = None
+        if has_words:
             embedding = eqx.nn.Embedding(num_tokens, self.d_model, key=stream(key, "embedding"))
         else:
             of_code = linear(stream(key, "code"), code.shape[-1], self.d_model, use_bias=False)
+        block_keys = jax.random.split(stream(key, "blocks"), self.num_layers)
         return Decoder(
-            embedding,
-            of_code,
-            linear(stream(key, "point"), x.shape[1], self.d_model),
-            tuple(self._block(k) for k in jax.random.split(stream(key, "blocks"), self.num_layers)),
-            _norm(self.d_model),
-            linear(stream(key, "readout"), self.d_model, num_outputs),
-            self.apart,
+            embedding=embedding,
+            of_code=of_code,
+            of_point=linear(stream(key, "point"), example.x.shape[1], self.d_model),
+            blocks=tuple(self._draw_block(block_key) for block_key in block_keys),
+            norm=_layer_norm(self.d_model),
+            readout=linear(stream(key, "readout"), self.d_model, num_outputs),
+            apart=self.apart,
         )
 
-    def _block(self, key: PRNGKeyArray) -> Block:
-        d, d_head = self.d_model, self.d_model // self.num_heads
-        *keys, key_widen, key_narrow = jax.random.split(key, 6)
-        queries, keys, values, attended = (linear(k, d, d, use_bias=False) for k in keys)
+    def _check_shapes(self, example: Batch, has_words: bool, num_tokens: int) -> None:
+        """Raise an `InputError` for points or codes that the network does not accept."""
+        x = example.x
+        code = example.code
+        require(
+            getattr(x, "ndim", 0) == 2 and jnp.issubdtype(x.dtype, jnp.floating),
+            "Transformer needs points (n, d) of floats: choose a family with such points, or "
+            "another model",
+        )
+        require(
+            has_words == bool(num_tokens)
+            and (code.ndim == 1 or (code.ndim == 2 and not has_words)),
+            "Transformer needs a flat code, a sequence (l, d) of vectors or (l,) of words: choose "
+            "such an encoding",
+        )
+        is_sequence = has_words or code.ndim == 2
+        length = len(x) + (len(code) if is_sequence else 1)
+        # Checked here because rotary positions are computed even while shapes are traced.
+        require(
+            length * self.d_model <= MAX_TOKEN_NUMBERS,
+            f"Transformer would have {length} tokens of {self.d_model} numbers per task, which is "
+            "too many: lower num_points, d_model, or num_pairs of FewShot",
+        )
+
+    def _draw_block(self, key: PRNGKeyArray) -> Block:
+        d = self.d_model
+        d_head = self.d_model // self.num_heads
+        keys = jax.random.split(key, 6)
         return Block(
-            norm_attention=_norm(d),
-            queries=queries,
-            keys=keys,
-            values=values,
-            norm_queries=_norm(d_head),
-            norm_keys=_norm(d_head),
+            norm_attention=_layer_norm(d),
+            queries=linear(keys[0], d, d, use_bias=False),
+            keys=linear(keys[1], d, d, use_bias=False),
+            values=linear(keys[2], d, d, use_bias=False),
+            norm_queries=_layer_norm(d_head),
+            norm_keys=_layer_norm(d_head),
             rotary=eqx.nn.RotaryPositionalEmbedding(d_head),
-            attended=attended,
-            norm_feedforward=_norm(d),
-            widen=linear(key_widen, d, self.d_ff, use_bias=False),
-            narrow=linear(key_narrow, self.d_ff, d, use_bias=False),
+            attended=linear(keys[3], d, d, use_bias=False),
+            norm_feedforward=_layer_norm(d),
+            widen=linear(keys[4], d, self.d_ff, use_bias=False),
+            narrow=linear(keys[5], self.d_ff, d, use_bias=False),
         )
 
 
-def _norm(size: int) -> eqx.nn.LayerNorm:
+def _layer_norm(size: int) -> eqx.nn.LayerNorm:
     return eqx.nn.LayerNorm(size, eps=EPSILON, use_bias=False)

@@ -1,1 +1,4 @@
-"""Supports: which tasks are trained on, and which combinations are held out."""
+"""Supports: which tasks are trained on, and which combinations of modules are held out.
+
+Every file here is found automatically.
+"""

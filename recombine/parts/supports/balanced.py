@@ -1,8 +1,9 @@
-"""A connected train set whose module counts differ by at most 1 (the paper's "equal" support).
+"""A connected train set whose module counts differ by at most 1.
 
-A random connected set is levelled by batched swaps: tasks with module a and not b give way to their twins,
-which have b in the place of a. Then, if need be, exchanges of two modules between two tasks connect it again,
-and leave the counts alone. Both always succeed on a complete table; others get a bounded local search.
+It is the support "equal" of arXiv 2507.07207, section 3. A random connected set is balanced by
+swaps: a task with module a and without b is replaced by the task with b in place of a. If the
+result is not connected, two modules are exchanged between two tasks, which leaves the counts as
+they are. Both steps always succeed on a complete table; other tables get a bounded local search.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from recombine.parts.conditions import (
 )
 from recombine.parts.field_checks import check
 
-TRIES = 3  # fresh starts, which only sampled tables need
-PATIENCE = 300  # steps of the local search without progress
-CANDIDATES = 4_096  # tasks that a step looks at on each side
-SHORTLIST = 64  # and those among them whose pairs it compares
-EXCHANGES = 5_000  # attempts at connecting
-CELLS = 50_000_000  # table cells that all those attempts may look at
+MAX_STARTS = 3  # only sampled tables need more than one
+MAX_STALE_STEPS = 300  # steps of the local search without progress
+NUM_CANDIDATES = 4_096  # tasks that a step of the local search looks at, inside and outside the set
+NUM_COMPARED = 64  # the best of these candidates, whose pairs are compared
+MAX_EXCHANGES = 5_000  # attempts at connecting the set
+MAX_EXCHANGED_CELLS = 50_000_000  # table cells that all these attempts may read
 
 
 @dataclass(frozen=True)
 class Balanced:
-    """Every module in the same number of train tasks, give or take one; all other tasks are test."""
+    """Numbers of train tasks per module differ by at most one; all other tasks are test."""
 
     guarantees: ClassVar[frozenset[str]] = frozenset({"compositional", "connected", "balanced"})
 
@@ -45,159 +46,192 @@ class Balanced:
 
     def parts(self, modules: np.ndarray, rng: np.random.Generator, frac_test: float) -> np.ndarray:
         """Mark every task: 1 train, 2 test."""
-        num_train = train_size(len(modules), frac_test)
-        table, spread = _Table(modules), []
-        for _ in range(TRIES):
-            choice = _Choice(table, draw(modules, num_train, rng), rng)
-            choice.level()
-            choice.search()
-            spread.append(int(np.ptp(counts(choice.rows))))
-            if spread[-1] <= 1 and choice.connect():
-                return mark(len(modules), choice.tasks)
-        best = (
-            "not connected" if min(spread) <= 1 else f"module counts that differ by {min(spread)}"
-        )
+        num_tasks = len(modules)
+        num_train = train_size(num_tasks, frac_test)
+        table = _Table(modules)
+        spreads = []
+        for _ in range(MAX_STARTS):
+            train_set = _TrainSet(table, draw(modules, num_train, rng), rng)
+            train_set.level()
+            train_set.search()
+            spreads.append(int(np.ptp(counts(train_set.rows))))
+            if spreads[-1] <= 1 and train_set.connect():
+                return mark(num_tasks, train_set.tasks)
+        if min(spreads) <= 1:
+            best = "not connected"
+        else:
+            best = f"module counts that differ by {min(spreads)}"
         raise InputError(
-            f"found no {num_train} balanced train tasks among {len(modules)} (at best: {best}): use a "
-            "complete table, another frac_test, or Random"
+            f"found no {num_train} balanced train tasks among {num_tasks} (at best: {best}): "
+            "use a complete table, another frac_test, or Random"
         )
 
 
 class _Table:
-    """The task table, and where to find a row in it."""
+    """The task table, with an index to find rows."""
 
     def __init__(self, modules: np.ndarray):
         self.modules = modules
         self.stamps = stamps(modules.shape[1])
-        self.prints = fingerprint(modules)
-        self.order = np.argsort(self.prints)
-        self.sorted = self.prints[self.order]
+        self.fingerprints = fingerprint(modules)
+        self.order = np.argsort(self.fingerprints)
+        self.sorted = self.fingerprints[self.order]
 
-    def twins(self, tasks: np.ndarray, a: int | np.ndarray, b: int | np.ndarray) -> np.ndarray:
-        """The tasks with module b in the place of a; -1 where the table lacks one."""
-        wanted = self.prints[tasks] - self.stamps[a] + self.stamps[b]
-        where = np.minimum(np.searchsorted(self.sorted, wanted), len(self.sorted) - 1)
-        return np.where(self.sorted[where] == wanted, self.order[where], -1)
+    def replace_module(
+        self, tasks: np.ndarray, a: int | np.ndarray, b: int | np.ndarray
+    ) -> np.ndarray:
+        """The tasks with module b in place of a; -1 if the table does not have one."""
+        wanted = self.fingerprints[tasks] - self.stamps[a] + self.stamps[b]
+        index = np.minimum(np.searchsorted(self.sorted, wanted), len(self.sorted) - 1)
+        return np.where(self.sorted[index] == wanted, self.order[index], -1)
 
 
-class _Choice:
-    """The chosen tasks, on their way to balance."""
+class _TrainSet:
+    """A set of train tasks that is changed until it is balanced and connected."""
 
     def __init__(self, table: _Table, tasks: np.ndarray, rng: np.random.Generator):
-        self.table, self.tasks, self.rng = table, tasks, rng
-        self.taken = np.zeros(len(table.modules), bool)
-        self.taken[tasks] = True
+        self.table = table
+        self.tasks = tasks
+        self.rng = rng
+        self.is_train = np.zeros(len(table.modules), bool)
+        self.is_train[tasks] = True
 
     @property
     def rows(self) -> np.ndarray:
         return self.table.modules[self.tasks]
 
-    def replace(self, places: np.ndarray, tasks: np.ndarray) -> None:
-        self.taken[self.tasks[places]] = False
-        self.taken[tasks] = True
-        self.tasks[places] = tasks
+    def replace(self, positions: np.ndarray, tasks: np.ndarray) -> None:
+        """Replace the train tasks at some positions by other tasks."""
+        self.is_train[self.tasks[positions]] = False
+        self.is_train[tasks] = True
+        self.tasks[positions] = tasks
 
     def level(self) -> None:
-        """Bring every count to its target by swaps; each settles a module if the table is complete."""
+        """Bring every module count to its target by swaps.
+
+        On a complete table, every swap brings at least one module to its target.
+        """
         count = counts(self.rows)
         num_modules = len(count)
         target = np.full(num_modules, count.sum() // num_modules)
         target[np.argsort(-count, kind="stable")[: count.sum() % num_modules]] += 1
         for _ in range(4 * num_modules):  # a complete table takes at most num_modules
-            over, under = int(np.argmax(count - target)), int(np.argmin(count - target))
-            moved = self.swap(
-                over, under, min(count[over] - target[over], target[under] - count[under])
-            )
-            if not moved:
+            over = int(np.argmax(count - target))
+            under = int(np.argmin(count - target))
+            num_wanted = min(count[over] - target[over], target[under] - count[under])
+            num_swapped = self.swap(over, under, num_wanted)
+            if not num_swapped:
                 break
-            count[over] -= moved
-            count[under] += moved
+            count[over] -= num_swapped
+            count[under] += num_swapped
 
     def swap(self, a: int, b: int, num: int) -> int:
-        """Replace up to `num` random tasks that have a and not b by their twins; how many there were.
+        """Replace module a by b in up to `num` random tasks with a and without b; return how many.
 
-        A complete table never runs short. Let A be the chosen tasks with a and not b, B those with b and not
-        a. Twins pair the two kinds one to one, so at most |B| of A's twins are taken, and at least
-        |A| - |B| = count_a - count_b >= num are free.
+        A complete table always has enough of them. Let A be the train tasks with a and without b,
+        and B those with b and without a. Replacing a by b maps the tasks of the first kind one to
+        one to those of the second, so at most |B| of the results are train tasks already, and at
+        least |A| - |B| = count_a - count_b >= num are not.
         """
-        modules, n = self.table.modules, len(self.tasks)
-        # A random sample mostly has enough of them, and far fewer to look up.
-        for size in (min(n, 64 * num), n):
-            places = self.rng.choice(n, size, replace=False)
-            places = places[modules[self.tasks[places], a] > modules[self.tasks[places], b]]
-            twins = self.table.twins(self.tasks[places], a, b)
-            free = np.flatnonzero((twins >= 0) & ~self.taken[twins])[:num]
+        modules = self.table.modules
+        num_train = len(self.tasks)
+        # A random sample mostly has enough of them, and is faster to search.
+        for num_sampled in (min(num_train, 64 * num), num_train):
+            positions = self.rng.choice(num_train, num_sampled, replace=False)
+            sampled = self.tasks[positions]
+            positions = positions[modules[sampled, a] > modules[sampled, b]]
+            swapped = self.table.replace_module(self.tasks[positions], a, b)
+            free = np.flatnonzero((swapped >= 0) & ~self.is_train[swapped])[:num]
             if len(free) == num:
                 break
-        # Where tasks of a family share their modules, two tasks may have the same twin.
-        twins, first = np.unique(twins[free], return_index=True)
-        self.replace(places[free[first]], twins)
-        return len(twins)
+        # If several tasks have the same modules, two tasks may have the same replacement.
+        swapped, first = np.unique(swapped[free], return_index=True)
+        self.replace(positions[free[first]], swapped)
+        return len(swapped)
 
     def search(self) -> None:
-        """While the counts are not balanced, make the trade of two tasks that lowers their variance most."""
-        modules, rng = self.table.modules, self.rng
+        """While counts are not balanced, make the best replacement of one task by another.
+
+        The best one lowers the variance of the counts most.
+        """
         count = counts(self.rows).astype(float)
-        best, stale = np.inf, 0
-        while np.ptp(count) > 1 and stale < PATIENCE:
-            pull = count - count.mean()
-            stale = 0 if pull @ pull < best - 1e-3 else stale + 1
-            best = min(best, pull @ pull)
-            places = rng.integers(len(self.tasks), size=CANDIDATES)
-            places = places[_lowest(-(modules[self.tasks[places]] @ pull), rng)]
-            tasks = rng.integers(len(modules), size=CANDIDATES)
-            tasks = tasks[~self.taken[tasks]]
-            tasks = tasks[_lowest(modules[tasks] @ pull, rng)]
-            out, new = modules[self.tasks[places]].astype(float), modules[tasks].astype(float)
-            size_out, size_new = out.sum(1)[:, None], new.sum(1)
-            # |pull + new - out|^2 - |pull|^2 about the new mean; ties at random, and steps sideways too.
-            cost = 2 * (new @ pull - (out @ pull)[:, None]) + size_new + size_out - 2 * out @ new.T
-            cost += 1e-6 * rng.random(cost.shape) - (size_new - size_out) ** 2 / len(count)
-            if cost.size and cost.min() < 1e-5:
-                i, j = np.unravel_index(np.argmin(cost), cost.shape)
-                self.replace(places[[i]], tasks[[j]])
-                count += new[j] - out[i]
+        best_variance = np.inf
+        num_stale = 0
+        while np.ptp(count) > 1 and num_stale < MAX_STALE_STEPS:
+            excess = count - count.mean()
+            variance = excess @ excess
+            num_stale = 0 if variance < best_variance - 1e-3 else num_stale + 1
+            best_variance = min(best_variance, variance)
+            count += self._replace_one(excess)
+
+    def _replace_one(self, excess: np.ndarray) -> np.ndarray | float:
+        """Replace one of the sampled train tasks by a sampled other task; the change of counts."""
+        modules = self.table.modules
+        rng = self.rng
+        positions = rng.integers(len(self.tasks), size=NUM_CANDIDATES)
+        positions = positions[_lowest(-(modules[self.tasks[positions]] @ excess), rng)]
+        tasks = rng.integers(len(modules), size=NUM_CANDIDATES)
+        tasks = tasks[~self.is_train[tasks]]
+        tasks = tasks[_lowest(modules[tasks] @ excess, rng)]
+        old = modules[self.tasks[positions]].astype(float)
+        new = modules[tasks].astype(float)
+        old_size = old.sum(1)[:, None]
+        new_size = new.sum(1)
+        # The change of the variance: |excess + new - old|^2 - |excess|^2, about the new mean. Ties
+        # are broken at random, and steps that do not change the variance are allowed.
+        cost = 2 * (new @ excess - (old @ excess)[:, None]) + new_size + old_size - 2 * old @ new.T
+        cost += 1e-6 * rng.random(cost.shape) - (new_size - old_size) ** 2 / len(excess)
+        if not cost.size or cost.min() >= 1e-5:
+            return 0.0
+        i, j = np.unravel_index(np.argmin(cost), cost.shape)
+        self.replace(positions[[i]], tasks[[j]])
+        return new[j] - old[i]
 
     def connect(self) -> bool:
-        """Join components by exchanges of two modules between tasks of theirs; whether that worked.
+        """Join components by exchanging modules between their tasks; return whether it worked.
 
-        Tasks and modules are a bipartite graph of n + M nodes. The start was connected and swaps keep sizes,
-        so it has at least n + M - 1 edges. In two or more pieces, some piece has a cycle, and exchanging an
-        edge of that cycle with an edge of another piece joins the two. On a complete table the tasks that
-        result exist and are new, as they mix modules of both. Which edge is on a cycle is found by trying.
+        Tasks and modules are a bipartite graph with n + M nodes. The first set was connected and
+        swaps keep the sizes of tasks, so it has at least n + M - 1 edges. If it has two or more
+        components, one of them has a cycle, and exchanging an edge of this cycle with an edge of
+        another component joins the two. On a complete table the resulting tasks exist and are new,
+        because they mix modules of both. Which edges are on a cycle is found by trial and error.
         """
         groups = components(self.rows)
-        for _ in range(min(EXCHANGES, CELLS // self.rows.size) if compositional(self.rows) else 0):
+        max_attempts = min(MAX_EXCHANGES, MAX_EXCHANGED_CELLS // self.rows.size)
+        for _ in range(max_attempts if compositional(self.rows) else 0):
             if len(groups) == 1:
                 break
-            pair, twins = self.exchange(groups)
-            if twins.min() < 0 or self.taken[twins].any():
+            pair, exchanged = self.exchange(groups)
+            if exchanged.min() < 0 or self.is_train[exchanged].any():
                 continue
-            before = self.tasks[pair]
-            self.replace(pair, twins)
-            after = components(self.rows)
-            if len(after) <= len(groups):
-                groups = after
+            tasks_before = self.tasks[pair]
+            self.replace(pair, exchanged)
+            groups_after = components(self.rows)
+            if len(groups_after) <= len(groups):
+                groups = groups_after
             else:
-                self.replace(pair, before)
+                self.replace(pair, tasks_before)
         return connected(self.rows)
 
     def exchange(self, groups: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
-        """Random places of two tasks in different components, and their tasks with two modules exchanged."""
-        rows, ends = self.rows, []
+        """Random positions of two tasks in different components, and the tasks after the exchange.
+
+        Each of the two tasks gets a module of the other one in place of its own.
+        """
+        rows = self.rows
+        edges = []
         for number in self.rng.choice(len(groups), 2, replace=False):
-            edges = np.argwhere(rows[:, groups[number]])
-            place, index = edges[self.rng.integers(len(edges))]
-            ends.append((place, groups[number][index]))
-        places, modules = np.array(ends).T
-        return places, self.table.twins(self.tasks[places], modules, modules[::-1])
+            group_edges = np.argwhere(rows[:, groups[number]])
+            position, index = group_edges[self.rng.integers(len(group_edges))]
+            edges.append((position, groups[number][index]))
+        positions, modules = np.array(edges).T
+        exchanged = self.table.replace_module(self.tasks[positions], modules, modules[::-1])
+        return positions, exchanged
 
 
 def _lowest(score: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Where the lowest scores are, ties at random."""
+    """The indices of the `NUM_COMPARED` lowest scores, with ties broken at random."""
     score = score + 1e-6 * rng.random(score.shape)
-    return (
-        np.argpartition(score, SHORTLIST)[:SHORTLIST]
-        if len(score) > SHORTLIST
-        else np.arange(len(score))
-    )
+    if len(score) <= NUM_COMPARED:
+        return np.arange(len(score))
+    return np.argpartition(score, NUM_COMPARED)[:NUM_COMPARED]

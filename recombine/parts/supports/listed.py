@@ -1,7 +1,8 @@
-"""The user's own list of train combinations, each a tuple of module indices.
+"""A list of train combinations, each a tuple of module indices.
 
-`FIXTURES` are the four 6-module supports of Schug et al. 2024 and `LABELS` says which of them were found to
-generalise. Connected is not enough (`cycle`), nor is spanned (`singletons`): the one that works is both.
+`SCHUG_SUPPORTS` are the four supports of 6 modules in Schug et al. 2024. `SCHUG_GENERALIZES` says
+which of them generalized there. A connected support is not enough (`cycle`), and a spanned one is
+not either (`singletons`): the one that generalized is both.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from recombine.basics.errors import require
+from recombine.basics.errors import InputError, require
 from recombine.parts.conditions import fingerprint, mark, stamps
 from recombine.parts.field_checks import check
 
@@ -21,13 +22,13 @@ _SINGLETONS: Combinations = tuple((m,) for m in range(6))
 _CYCLE: Combinations = tuple((m, (m + 1) % 6) for m in range(6))
 _TRIANGLES: Combinations = ((0, 1), (1, 2), (0, 2), (3, 4), (4, 5), (3, 5))
 
-FIXTURES: dict[str, Combinations] = {
+SCHUG_SUPPORTS: dict[str, Combinations] = {
     "singletons": _SINGLETONS,
     "cycle": _CYCLE,
     "triangles": _SINGLETONS + _TRIANGLES,
     "singletons_cycle": _SINGLETONS + _CYCLE,
 }
-LABELS: dict[str, bool] = {
+SCHUG_GENERALIZES: dict[str, bool] = {
     "singletons": False,
     "cycle": False,
     "triangles": False,
@@ -37,49 +38,69 @@ LABELS: dict[str, bool] = {
 
 @dataclass(frozen=True)
 class Listed:
-    """Exactly these train combinations; test is `held_out`, or every other task where that is empty."""
+    """Exactly the listed train `combinations`.
 
-    combinations: Combinations = FIXTURES["singletons_cycle"]
+    Test tasks are those of the combinations `held_out`, or all other tasks if it is empty.
+    """
+
+    combinations: Combinations = SCHUG_SUPPORTS["singletons_cycle"]
     held_out: Combinations = ()
     guarantees: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self):
         check(self)
         require(
-            len(self.combinations) > 0, "Listed.combinations is empty: name a train combination"
+            len(self.combinations) > 0,
+            "Listed.combinations is empty: list at least one train combination",
         )
-        sides: dict[frozenset[int], str] = {}
+        side_of: dict[frozenset[int], str] = {}
         for side in ("combinations", "held_out"):
             for combination in getattr(self, side):
-                found = frozenset(combination)
+                modules = frozenset(combination)
                 require(
-                    len(found) == len(combination) and min(found, default=0) >= 0,
-                    f"Listed.{side} holds {combination}: a combination is distinct module indices from 0",
+                    len(modules) == len(combination) and min(modules, default=0) >= 0,
+                    f"Listed.{side} has {combination}: a combination consists of distinct module "
+                    "indices from 0",
                 )
-                where = "twice" if sides.get(found) == side else "on both sides"
-                require(found not in sides, f"Listed has {combination} {where}: remove one of them")
-                sides[found] = side
+                where = "twice" if side_of.get(modules) == side else "on both sides"
+                require(
+                    modules not in side_of,
+                    f"Listed has {combination} {where}: remove one of them",
+                )
+                side_of[modules] = side
 
     def parts(self, modules: np.ndarray, rng: np.random.Generator, frac_test: float) -> np.ndarray:
-        """Mark every task: 1 train, 2 test, 0 neither; the list decides, not `rng` or `frac_test`."""
-        prints = fingerprint(modules)
-        train = self._find(self.combinations, prints, modules.shape[1])
-        test = self._find(self.held_out, prints, modules.shape[1]) if self.held_out else None
+        """Mark every task: 1 train, 2 test, 0 unused. `rng` and `frac_test` have no effect."""
+        fingerprints = fingerprint(modules)
+        num_modules = modules.shape[1]
+        train = self._find(self.combinations, fingerprints, num_modules)
+        test = self._find(self.held_out, fingerprints, num_modules) if self.held_out else None
         return mark(len(modules), train, test)
 
-    def _find(self, combinations: Combinations, prints: np.ndarray, num_modules: int) -> np.ndarray:
-        """The tasks of these combinations (several, where tasks of a family share their modules)."""
+    def _find(
+        self, combinations: Combinations, fingerprints: np.ndarray, num_modules: int
+    ) -> np.ndarray:
+        """The tasks of these combinations; several tasks may have the same modules."""
         stamp = stamps(num_modules)
-        within = [
+        possible = [
             combination for combination in combinations if max(combination, default=0) < num_modules
         ]
-        wanted = np.array([stamp[list(c)].sum(dtype=np.uint64) for c in within], np.uint64)
-        found = np.flatnonzero(np.isin(prints, wanted))
-        known = dict(zip(within, np.isin(wanted, prints[found]).tolist(), strict=True))
-        lacking = [combination for combination in combinations if not known.get(combination)]
-        require(
-            not lacking,
-            f"the table of {len(prints)} tasks and {num_modules} modules lacks {len(lacking)} of Listed's "
-            f"combinations, first {lacking[0] if lacking else ()}: remove it, or use a family that has it",
+        wanted = np.array(
+            [stamp[list(combination)].sum(dtype=np.uint64) for combination in possible], np.uint64
         )
-        return found
+        tasks = np.flatnonzero(np.isin(fingerprints, wanted))
+        in_table = np.isin(wanted, fingerprints[tasks]).tolist()
+        is_known = dict(zip(possible, in_table, strict=True))
+        missing = [combination for combination in combinations if not is_known.get(combination)]
+        if missing:
+            raise InputError(
+                f"the table of {len(fingerprints)} tasks and {num_modules} modules lacks "
+                f"{len(missing)} of Listed's combinations, first {missing[0]}: remove it, or use a "
+                "family that has it"
+            )
+        return tasks
+
+
+# Earlier names, which work until the next release.
+FIXTURES = SCHUG_SUPPORTS
+LABELS = SCHUG_GENERALIZES

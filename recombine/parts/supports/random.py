@@ -1,6 +1,7 @@
-"""A uniform train set, resampled until every module occurs and shared tasks connect all modules.
+"""A uniformly random train set that connects all modules, the default support of the paper.
 
-The paper's default support: everything else in a sweep is compared with it.
+Sets are drawn until every module occurs and shared tasks connect all modules. Source: arXiv
+2507.07207, section 3.
 """
 
 from __future__ import annotations
@@ -25,4 +26,6 @@ class Random:
 
     def parts(self, modules: np.ndarray, rng: np.random.Generator, frac_test: float) -> np.ndarray:
         """Mark every task: 1 train, 2 test."""
-        return mark(len(modules), draw(modules, train_size(len(modules), frac_test), rng))
+        num_tasks = len(modules)
+        train = draw(modules, train_size(num_tasks, frac_test), rng)
+        return mark(num_tasks, train)

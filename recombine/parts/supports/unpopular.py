@@ -1,6 +1,7 @@
-"""A few modules occur in just one train task each (or `num_tasks`), beside modules that are seen everywhere.
+"""A few modules occur in only one train task each (or in `num_tasks`), all others often.
 
-Compositional and connected still hold, by the thinnest of threads: how rare may a module be?
+The support is still compositional and connected, but barely. It tests how rare a module may be.
+Source: arXiv 2507.07207, section 3.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from recombine.parts.field_checks import check
 
 @dataclass(frozen=True)
 class Unpopular:
-    """`num_unpopular` random modules in exactly `num_tasks` train tasks each; all other tasks are test."""
+    """`num_unpopular` random modules are in `num_tasks` train tasks each; other tasks are test."""
 
     num_unpopular: int = 2
     num_tasks: int = 1
@@ -34,22 +35,24 @@ class Unpopular:
             f"Unpopular.num_unpopular={self.num_unpopular} must be below num_modules={num_modules}",
         )
         order = rng.permutation(num_modules)
-        rare, common = order[: self.num_unpopular], order[self.num_unpopular :]
+        rare = order[: self.num_unpopular]
+        common = order[self.num_unpopular :]
         num_rare = modules[:, rare].sum(1)
-        thread = (num_rare == 1) & modules[:, common].any(1)
-        chosen = [
-            self._threads(np.flatnonzero(thread & (modules[:, module] > 0)), rng) for module in rare
+        is_link = (num_rare == 1) & modules[:, common].any(1)  # links a rare module to common ones
+        links = [
+            self._draw_links(np.flatnonzero(is_link & (modules[:, module] > 0)), rng)
+            for module in rare
         ]
         plain = np.flatnonzero(num_rare == 0)
         num_plain = train_size(num_tasks, frac_test) - self.num_unpopular * self.num_tasks
         remedy = "lower frac_test, num_unpopular or num_tasks, or raise num_hot"
-        rest = draw(modules[plain][:, common], min(num_plain, len(plain)), rng, remedy)
-        return mark(num_tasks, np.concatenate([*chosen, plain[rest]]))
+        chosen = draw(modules[plain][:, common], min(num_plain, len(plain)), rng, remedy)
+        return mark(num_tasks, np.concatenate([*links, plain[chosen]]))
 
-    def _threads(self, tasks: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    def _draw_links(self, tasks: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         require(
             len(tasks) >= self.num_tasks,
-            f"only {len(tasks)} tasks join an unpopular module to popular ones, Unpopular.num_tasks="
-            f"{self.num_tasks} wanted: lower it, or raise num_hot",
+            f"only {len(tasks)} tasks link an unpopular module to popular ones, but "
+            f"Unpopular.num_tasks={self.num_tasks}: lower it, or raise num_hot",
         )
         return rng.permutation(tasks)[: self.num_tasks]

@@ -1,1 +1,1 @@
-"""`recombine bench`: how fast this machine trains, against its own ceiling and against a plain loop."""
+"""`recombine bench`: how fast this machine trains, compared with its peak and with a plain loop."""

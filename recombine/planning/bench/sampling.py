@@ -1,6 +1,7 @@
-"""Which bounds the training of a family: drawing its batches, or learning from them?
+"""Find the bottleneck of training on a family: drawing batches, or learning from them.
 
-Three rates of the same sweep: training; learning alone, with points that cost nothing; and drawing alone.
+The same sweep is measured three times: training as usual, learning from points that cost nothing to
+draw, and drawing batches only.
 """
 
 import dataclasses
@@ -20,77 +21,86 @@ from recombine.parts.recipes.paper import Paper
 from recombine.planning.bench.speed import Row, measure, row, seeds
 from recombine.sweeps.run import Run, paper
 from recombine.training import device
-from recombine.training.task_sampler import Laboratory, Setting, below, make_shared, make_split
+from recombine.training.task_sampler import (
+    Setting,
+    TaskSampler,
+    make_shared,
+    make_split,
+    uniform_ints,
+)
 
-# The public code on one H200 with jax 0.11.2, one run at a time: training, and generating its data alone.
-PUBLIC_STEPS, PUBLIC_BATCHES = 689, 1103
+# The public code on one H200 with jax 0.11.2, one run at a time.
+PUBLIC_STEPS = 689  # training steps per second
+PUBLIC_BATCHES = 1103  # batches per second, without training
+MIN_STEPS = 6900  # run-steps per second on a GPU
 
 
 @dataclass(frozen=True)
 class Free:
-    """A family's stand-in with points of the same shapes that cost next to nothing to draw."""
+    """A family with the shapes of another one, whose points cost almost nothing to draw."""
 
     family: Family
 
     @property
     def num_modules(self) -> int:
-        """As the family."""
+        """As in the family."""
         return self.family.num_modules
 
     @property
     def num_outputs(self) -> int:
-        """As the family."""
+        """As in the family."""
         return self.family.num_outputs
 
     @property
     def horizon(self) -> int:
-        """As the family."""
+        """As in the family."""
         return getattr(self.family, "horizon", 1)
 
     def tasks(self) -> np.ndarray:
-        """As the family."""
+        """As in the family."""
         return self.family.tasks()
 
     def modules(self, tasks: np.ndarray) -> np.ndarray:
-        """As the family."""
+        """As in the family."""
         return self.family.modules(tasks)
 
     def groups(self, tasks: np.ndarray) -> dict[str, np.ndarray]:
-        """As the family."""
+        """As in the family."""
         return self.family.groups(tasks)
 
     def init(self, key: Any) -> Any:
-        """As the family."""
+        """As in the family."""
         return self.family.init(key)
 
     def weigh(self, key: Any, row: Any) -> Any:
-        """As the family."""
+        """As in the family."""
         return self.family.weigh(key, row)
 
     def score(self, prediction: Any, y: Any) -> dict[str, Any]:
-        """As the family."""
+        """As in the family."""
         return self.family.score(prediction, y)
 
     def sample(self, world: Any, key: Any, task: Any, n: int) -> Any:
-        """Points made of one random number."""
+        """Points with the family's shapes and types, from one random number."""
         shapes = jax.eval_shape(lambda: self.family.sample(world, key, task, n))
-        noise = jax.random.bits(key, ()) % 7
+        offset = jax.random.bits(key, ()) % 7
 
-        def cheap(leaf):
-            # A pattern, not a constant: products with constants would be simplified away.
-            pattern = (
-                jnp.arange(np.prod(leaf.shape), dtype=jnp.uint32).reshape(leaf.shape) + noise
-            ) % 5
-            return pattern.astype(leaf.dtype)
+        def fill(leaf):
+            # A pattern, not a constant: the compiler would simplify products with constants.
+            index = jnp.arange(np.prod(leaf.shape), dtype=jnp.uint32).reshape(leaf.shape)
+            return ((index + offset) % 5).astype(leaf.dtype)
 
-        return jax.tree.map(cheap, shapes)
+        return jax.tree.map(fill, shapes)
 
 
 def preference(num_steps: int, num_runs: int) -> list[Row]:
-    """The preference grid with the paper's student and recipe: what bounds its training?"""
+    """Measure the preference grid with the paper's student and recipe."""
+    on_cpu = device.on_cpu()
+    family = PreferenceGrid(observation="compact") if on_cpu else PreferenceGrid()
+    widths = (128, 128) if on_cpu else (1024, 1024)
     base = paper(
-        family=PreferenceGrid(),
-        model=MLP(widths=(1024, 1024)),
+        family=family,
+        model=MLP(widths=widths),
         recipe=Paper(learning_rate=1e-4, weight_decay=0.001, precision="auto"),
         diagnostics=(),
         num_points=8,
@@ -99,61 +109,61 @@ def preference(num_steps: int, num_runs: int) -> list[Row]:
         num_steps=num_steps,
         num_evals=1,
     )
-    if device.on_cpu():
-        base = dataclasses.replace(
-            base, family=PreferenceGrid(observation="compact"), model=MLP(widths=(128, 128))
-        )
-    name = f"{'x'.join(map(str, base.model.widths))} student, {num_runs} runs"  # pyright: ignore
-    trained = _rate(base, num_runs)
-    learned = _rate(dataclasses.replace(base, family=Free(base.family)), num_runs)
-    drawn = draws(base, num_runs, num_steps)
-    bound = "learning" if drawn > learned else "drawing"
-    target, met = ("", None) if device.on_cpu() else (">= 6900", trained >= 6900)
-    note = f"{bound} bounds it; the public code: {PUBLIC_STEPS} steps/s on one H200"
+    training = _run_steps_per_second(base, num_runs)
+    without_drawing = dataclasses.replace(base, family=Free(base.family))
+    learning = _run_steps_per_second(without_drawing, num_runs)
+    drawing = batches_per_second(base, num_runs, num_steps)
+    bottleneck = "learning" if drawing > learning else "drawing batches"
+    name = f"{'x'.join(map(str, widths))} student, {num_runs} runs"
+    target = "" if on_cpu else f">= {MIN_STEPS}"
+    reached = None if on_cpu else training >= MIN_STEPS
+    note = f"bottleneck: {bottleneck}; public code: {PUBLIC_STEPS} steps/s on one H200"
+    batches_note = f"public code: {PUBLIC_BATCHES:,}"
     return [
-        row(name, trained, "run-steps/s", target, met, note),
-        row("… learning alone, with points that cost nothing", learned, "run-steps/s"),
-        row("… drawing alone", drawn, "batches/s", note=f"the public code: {PUBLIC_BATCHES:,}"),
+        row(name, training, "run-steps/s", target, reached, note),
+        row("… learning only, from points that cost nothing", learning, "run-steps/s"),
+        row("… drawing batches only", drawing, "batches/s", note=batches_note),
     ]
 
 
-def _rate(run: Run, num_runs: int) -> float:
+def _run_steps_per_second(run: Run, num_runs: int) -> float:
     return num_runs * run.num_steps / measure(seeds(run, num_runs)).seconds
 
 
-def draws(run: Run, num_runs: int, num_steps: int) -> float:
-    """Batches per second that runs side by side draw when they do nothing else."""
+def batches_per_second(run: Run, num_runs: int, num_steps: int) -> float:
+    """The batches per second that several runs draw side by side, without training."""
     shared = make_shared(run.family)
     modules = run.family.modules(np.asarray(shared.table))
-    splits = [make_split(one, modules)[0] for one in seeds(run, num_runs)]
-    split = jax.tree.map(lambda *leaves: jnp.stack(leaves), *splits)
+    splits = [make_split(seed_run, modules)[0] for seed_run in seeds(run, num_runs)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *splits)
     table = jax.device_put(shared)
 
-    def one(key, split):
+    def draw_batches(key, split):
         setting = Setting(run.family.init(stream(key, "world")), run.encoding.init(key, run.family))
-        lab = Laboratory(run, table, Split(*split), setting)
+        sampler = TaskSampler(run, table, Split(*split), setting)
 
-        def step(total, step):
-            key_pick, key_draw = jax.random.split(jax.random.fold_in(key, step))
-            picked = below(key_pick, lab.split.num_train, (run.num_tasks,))
-            batch = lab.draw(key_draw, lab.table[lab.split.order[picked]], run.num_points)
-            # Kept from being optimised away, and written to memory as training would have it.
+        def step(total, i):
+            key_tasks, key_points = jax.random.split(jax.random.fold_in(key, i))
+            chosen = uniform_ints(key_tasks, sampler.split.num_train, (run.num_tasks,))
+            rows = sampler.table[sampler.split.order[chosen]]
+            batch = sampler.draw(key_points, rows, run.num_points)
+            # The barrier keeps the compiler from removing the batch: it is written to memory.
             batch = jax.lax.optimization_barrier(batch)
-            return total + sum(
-                leaf.ravel()[0].astype(jnp.float32) for leaf in jax.tree.leaves(batch)
-            ), None
+            first_values = [leaf.ravel()[0].astype(jnp.float32) for leaf in jax.tree.leaves(batch)]
+            return total + sum(first_values), None
 
         return jax.lax.scan(step, 0.0, jnp.arange(num_steps))[0]
 
-    keys, size = jnp.stack([new_key(i) for i in range(num_runs)]), device.lane(num_runs)
+    keys = jnp.stack([new_key(i) for i in range(num_runs)])
+    width = device.lane_width(num_runs)
     lanes = [
-        jax.tree.map(lambda a, i=i: a[i : i + size], (keys, split))
-        for i in range(0, num_runs, size)
+        jax.tree.map(lambda leaf, i=i: leaf[i : i + width], (keys, stacked))
+        for i in range(0, num_runs, width)
     ]
-    program = jax.jit(jax.vmap(one)).lower(*lanes[0]).compile()
+    program = jax.jit(jax.vmap(draw_batches)).lower(*lanes[0]).compile()
     seconds = []
     for _ in range(2):
-        clock = time.perf_counter()
-        jax.block_until_ready(device.side_by_side(lambda lane: program(*lane), lanes))
-        seconds.append(time.perf_counter() - clock)
+        start = time.perf_counter()
+        jax.block_until_ready(device.map_parallel(lambda lane: program(*lane), lanes))
+        seconds.append(time.perf_counter() - start)
     return num_runs * num_steps / min(seconds)

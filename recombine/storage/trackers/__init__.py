@@ -1,9 +1,9 @@
-"""Copies of finished runs in W&B, TensorBoard and MLflow, for those who compare their runs there (`--log`).
+"""Copies of finished runs in experiment trackers: W&B, TensorBoard and MLflow (`--log`).
 
-The table stays what counts: a mirror is written after it, by a thread of its own, and one that fails is reported once
-and left out. A run is copied under its hash; copied again, it takes the place of its earlier copy. What stays the
-same during a run (its fields, its support, `meta/`) is its configuration there, every other number a metric at its
-step.
+The table remains the record. A tracker gets rows after the table, in a thread of its own; one that
+fails is reported once and gets no more rows. A run is copied under its hash, and a second copy
+replaces the first. What is constant during a run (its fields, `support/…` and `meta/…`) becomes its
+configuration, and every other number a metric at its step.
 """
 
 import contextlib
@@ -17,32 +17,36 @@ import pandas as pd
 
 from recombine.basics.console import say
 from recombine.basics.errors import InputError, require
-from recombine.basics.suggest import nearest
+from recombine.basics.suggest import did_you_mean
 from recombine.storage.trackers.copy import Copy, Write
 from recombine.storage.trackers.mlflow import open_mlflow
 from recombine.storage.trackers.tensorboard import open_tensorboard
 from recombine.storage.trackers.wandb import open_wandb
 
+MAX_REASON = 200  # characters of an error in a message
+
 
 @contextlib.contextmanager
-def open_mirrors(
+def open_trackers(
     names: Iterable[str], experiment: str, folder: str | Path
 ) -> Iterator[Callable[[pd.DataFrame], None]]:
-    """Give a function that copies the rows of finished runs to these places; leaving waits until all are copied."""
+    """Give a function that copies the rows of finished runs to these trackers.
+
+    At the end, wait until all rows are copied.
+    """
     folder = Path(folder)
     folder = folder.parent if folder.suffix == ".parquet" else folder
     names = list(dict.fromkeys(names))
     for name in names:
-        require(name in MIRRORS, f"there is no mirror {name!r}: {nearest(name, MIRRORS)}")
-    mirrors = {name: _open(name, experiment, folder) for name in names}
-    pool = ThreadPoolExecutor(
-        1
-    )  # a server may take seconds for a run, and the next chunk trains meanwhile
+        require(name in TRACKERS, f"there is no tracker {name!r}: {did_you_mean(name, TRACKERS)}")
+    writers = {name: _open(name, experiment, folder) for name in names}
+    # A server may need seconds for one run. Meanwhile the next chunk trains.
+    pool = ThreadPoolExecutor(1)
 
     def log(rows: pd.DataFrame) -> None:
         for copy in _copies(rows, experiment):
             for name in names:
-                pool.submit(_write, mirrors, name, copy)
+                pool.submit(_write, writers, name, copy)
 
     try:
         yield log
@@ -56,55 +60,67 @@ def open_mirrors(
 
 def _open(name: str, experiment: str, folder: Path) -> Write:
     try:
-        return MIRRORS[name](experiment, folder)
+        return TRACKERS[name](experiment, folder)
     except InputError:
         raise
     except ImportError as error:
         raise InputError(
-            f'{name} is not installed ({_line(error)}): pip install "recombine[{name}]"'
+            f'{name} is not installed ({_reason(error)}): pip install "recombine[{name}]"'
         ) from error
     except Exception as error:
         raise InputError(
-            f"{name} cannot be opened ({_line(error)}): check its settings and version, or leave it out"
+            f"cannot open {name} ({_reason(error)}): check its settings and its version, "
+            f"or remove {name} from --log"
         ) from error
 
 
-def _write(mirrors: dict[str, Write], name: str, copy: Copy) -> None:
-    if name in mirrors:
-        try:
-            mirrors[name](copy)
-        except Exception as error:
-            del mirrors[name]
-            say(f"{name} gets no more rows, the table has them all: {_line(error)}")
+def _write(writers: dict[str, Write], name: str, copy: Copy) -> None:
+    """Write a copy to a tracker; one that fails is removed from the writers."""
+    if name not in writers:
+        return
+    try:
+        writers[name](copy)
+    except Exception as error:
+        del writers[name]
+        say(f"{name} gets no more rows ({_reason(error)}); the table has all rows")
 
 
 def _copies(rows: pd.DataFrame, experiment: str) -> Iterator[Copy]:
-    for run, lines in rows.sort_values("step").groupby("run", sort=False):
-        records = lines.to_dict("records")
-        scores = {
-            int(r["step"]): {n: float(v) for n, v in r.items() if _is_score(n, v)} for r in records
-        }
-        config = {
-            n: v
-            for n, v in records[-1].items()
-            if _describes(n) and n not in ("run", "step") and not pd.isna(v)
-        }
+    for run, rows_of_run in rows.sort_values("step").groupby("run", sort=False):
+        records = rows_of_run.to_dict("records")
+        config = {}
+        for name, value in records[-1].items():
+            if _is_config(name) and not pd.isna(value):
+                config[name] = value
+        scores = {int(record["step"]): _scores(record) for record in records}
         yield Copy(str(run), f"{experiment}-{str(run)[:8]}", config, scores)
 
 
-def _describes(name: str) -> bool:
+def _scores(record: dict[Any, Any]) -> dict[str, float]:
+    """The finite numbers of a row that are not constant during a run."""
+    scores = {}
+    for name, value in record.items():
+        is_number = isinstance(value, int | float) and math.isfinite(value)
+        if is_number and not _describes_run(name):
+            scores[name] = float(value)
+    return scores
+
+
+def _is_config(name: str) -> bool:
+    return _describes_run(name) and name not in ("run", "step")
+
+
+def _describes_run(name: str) -> bool:
+    """Whether a column is constant during a run."""
     return "/" not in name or name.startswith(("support/", "meta/"))
 
 
-def _is_score(name: str, value: Any) -> bool:
-    return not _describes(name) and isinstance(value, int | float) and math.isfinite(value)
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:MAX_REASON]}"
 
 
-def _line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-
-
-MIRRORS: dict[str, Callable[[str, Path], Write]] = {
+TRACKERS: dict[str, Callable[[str, Path], Write]] = {
     "wandb": open_wandb,
     "tensorboard": open_tensorboard,
     "mlflow": open_mlflow,

@@ -1,16 +1,16 @@
-"""One finished run as a tracker is given it."""
+"""The copy of a finished run that trackers get."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 
 class Copy(NamedTuple):
-    """One finished run as a mirror is given it."""
+    """One finished run, for a tracker."""
 
-    run: str
+    run: str  # its hash
     name: str
     config: dict[str, Any]
-    scores: dict[int, dict[str, float]]
+    scores: dict[int, dict[str, float]]  # step -> metric -> value
 
 
 Write = Callable[[Copy], None]

@@ -1,4 +1,4 @@
-"""Copies in W&B, each run under its hash; offline where nobody is logged in."""
+"""Copies in W&B, each run under its hash; offline if the user is not logged in."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,8 @@ from typing import Any
 from recombine.basics.errors import require
 from recombine.storage.trackers.copy import Copy, Write
 
-# A finished run is not watched, and a server that does not answer must not hold up the sweep's end.
+# No output and no statistics of the machine: the run has ended. Short timeouts, so that a server
+# that does not answer does not delay the end of the sweep.
 SETTINGS: dict[str, Any] = {
     "silent": True,
     "console": "off",
@@ -19,17 +20,18 @@ SETTINGS: dict[str, Any] = {
 
 
 def open_wandb(experiment: str, folder: Path) -> Write:
-    """What writes a copy there."""
+    """A function that writes copies to W&B."""
     import wandb
 
     wandb.setup(wandb.Settings(silent=True))
-    known = wandb.login(prompt=False, verify=False)
-    mode = None if known else os.environ.get("WANDB_MODE") or "offline"
+    is_logged_in = wandb.login(prompt=False, verify=False)
+    mode = None if is_logged_in else os.environ.get("WANDB_MODE") or "offline"
     require(
         mode in (None, "offline", "dryrun", "disabled"),
-        f"WANDB_MODE is {mode}, but nobody is logged in to W&B: call `wandb login` first, or set it to offline",
+        f"WANDB_MODE is {mode}, but you are not logged in to W&B: run `wandb login` first, or set "
+        "WANDB_MODE=offline",
     )
-    folder.mkdir(parents=True, exist_ok=True)  # wandb would go elsewhere
+    folder.mkdir(parents=True, exist_ok=True)  # W&B uses another folder if this one is missing
 
     def write(copy: Copy) -> None:
         with wandb.init(
@@ -40,10 +42,10 @@ def open_wandb(experiment: str, folder: Path) -> Write:
             config=copy.config,
             dir=os.environ.get("WANDB_DIR") or folder,
             mode=mode,  # pyright: ignore[reportArgumentType]
-            reinit="create_new",  # a run of the caller's own goes on
+            reinit="create_new",  # a run that the caller has opened stays open
             settings=wandb.Settings(**SETTINGS),
-        ) as there:
+        ) as wandb_run:
             for step, scores in copy.scores.items():
-                there.log(scores, step=step)
+                wandb_run.log(scores, step=step)
 
     return write

@@ -1,4 +1,4 @@
-"""Dask workers as an executor: a cluster of this machine, or one that a scheduler's address names."""
+"""Dask workers as an executor: on this machine, or of a scheduler with a known address."""
 
 import contextlib
 import importlib
@@ -14,67 +14,93 @@ CONNECT_SECONDS = 10
 
 
 @contextlib.contextmanager
-def local_cluster(num: int) -> Iterator[Executor]:
-    """So many workers of this machine."""
-    distributed = _package("distributed", "dask")
+def local_cluster(num_workers: int) -> Iterator[Executor]:
+    """Start Dask workers on this machine."""
+    distributed = _import("distributed", extra="dask")
 
-    class Share(distributed.WorkerPlugin):
-        """Also of a worker that takes a killed one's place: it has the same name."""
+    class CoreShare(distributed.WorkerPlugin):
+        """Keeps a worker to its share of the cores.
+
+        A worker that replaces a killed one has the same name, and so gets the same share.
+        """
 
         def setup(self, worker: Any) -> None:
-            keep_to_share(worker.name, num)
+            keep_to_share(worker.name, num_workers)
 
-    # No memory limit: Dask would restart a worker above its share, where the engine halves a chunk instead.
-    settings = {
-        "n_workers": num,
-        "threads_per_worker": 1,
-        "dashboard_address": None,
-        "memory_limit": 0,
-    }
-    with distributed.LocalCluster(**settings) as cluster, distributed.Client(cluster) as client:
-        client.register_plugin(Share())
-        with _tasks(client) as executor:
+    with (
+        distributed.LocalCluster(
+            n_workers=num_workers,
+            threads_per_worker=1,
+            dashboard_address=None,
+            # Certificates of this sweep only: no other user of this machine can send it work.
+            security=distributed.Security.temporary(),
+            # No limit, because Dask would restart a worker above it. We halve the chunk instead.
+            memory_limit=0,
+        ) as local,
+        distributed.Client(local) as client,
+    ):
+        client.register_plugin(CoreShare())
+        with _executor_of(client) as executor:
             yield executor
 
 
 @contextlib.contextmanager
 def cluster(address: str) -> Iterator[Executor]:
-    """The workers of the scheduler at this address."""
-    distributed = _package("distributed", "dask")
+    """Use the workers of the scheduler at this address.
+
+    For `tls://` the certificates are those of Dask's own configuration (`distributed.comm.tls`).
+    """
+    distributed = _import("distributed", extra="dask")
+    security = None
+    if address.startswith("tls:"):
+        security = distributed.Security(require_encryption=True)
     try:
-        client = distributed.Client(address, timeout=CONNECT_SECONDS)
-    except (OSError, ValueError) as error:  # ValueError: a name that no machine can have
+        client = distributed.Client(address, timeout=CONNECT_SECONDS, security=security)
+    except (OSError, ValueError) as error:  # ValueError: not a valid host name
         raise InputError(
-            f"no Dask scheduler answers at {address}: `dask scheduler` starts one, `dask worker {address}` a worker"
+            f"no Dask scheduler answers at {address}: start one with `dask scheduler`, "
+            f"and workers with `dask worker {address}`"
         ) from error
-    with client, _tasks(client) as executor:
+    with client, _executor_of(client) as executor:
         if not client.scheduler_info()["workers"]:
             say(
-                f"the Dask scheduler at {address} has no worker yet: start some with `dask worker {address}`"
+                f"the Dask scheduler at {address} has no worker yet: "
+                f"start some with `dask worker {address}`"
             )
         yield executor
 
 
 @contextlib.contextmanager
-def _tasks(client: Any) -> Iterator[Executor]:
+def _executor_of(client: Any) -> Iterator[Executor]:
     from distributed.cfexecutor import ClientExecutor
 
-    class Tasks(ClientExecutor):
-        """Lets go of a task when its result is here: else it is trained again if the worker that had it dies."""
+    class ReleasingExecutor(ClientExecutor):
+        """Releases a task as soon as its result has arrived.
+
+        Otherwise Dask would compute it again if the worker that holds the result dies.
+        """
+
+        def busy_workers(self) -> str:
+            """The workers that compute at this moment; if there is none, that they are lost."""
+            processing = client.processing()
+            if not processing:
+                return "a worker: the scheduler has none, start one with `dask worker`"
+            busy = [address for address, tasks in processing.items() if tasks]
+            return f"worker {', '.join(busy)}" if busy else ""
 
         def _wrap_future(self, future: Any) -> Future:
             wrapped = super()._wrap_future(future)
             wrapped.add_done_callback(lambda _: future.release())
             return wrapped
 
-    executor = Tasks(client, pure=False)
+    executor = ReleasingExecutor(client, pure=False)
     try:
         yield executor
     finally:
-        executor.shutdown(wait=False)  # in Dask this cancels what is not finished
+        executor.shutdown(wait=False)  # in Dask, this cancels unfinished tasks
 
 
-def _package(name: str, extra: str) -> Any:
+def _import(name: str, extra: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:

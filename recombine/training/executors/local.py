@@ -1,5 +1,9 @@
-"""Several processes of this machine as an executor: they divide its cores, and one that dies is replaced."""
+"""Worker processes on this machine as an executor.
 
+They divide the cores among them. If a process dies, its call is made again in a new one.
+"""
+
+import collections
 import concurrent.futures
 import contextlib
 import functools
@@ -7,109 +11,151 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
+from concurrent.futures import BrokenExecutor, Executor, Future
+from dataclasses import dataclass
 from typing import Any
 
 from recombine.basics.console import say
 from recombine.basics.errors import InputError
 
-MAX_AGAIN = 2  # times that a chunk is given to another process when its own has died
+MAX_RETRIES = 2  # of a call whose process died
 
 
 def keep_to_share(worker: int, num_workers: int) -> None:
-    """Keep this process to its share of the cores, so that all workers together use each core once."""
+    """Restrict this process to its share of the cores, so that no two workers share a core."""
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, cores[worker % len(cores) :: num_workers])
 
 
 @contextlib.contextmanager
-def processes(num: int) -> Iterator[Executor]:
-    """So many processes."""
-    pool = Processes(num)
+def processes(num_workers: int) -> Iterator[Executor]:
+    """Start worker processes."""
+    executor = Processes(num_workers)
     try:
-        yield pool
+        yield executor
     finally:
-        pool.shutdown(cancel_futures=True)
+        executor.shutdown(cancel_futures=True)
+
+
+@dataclass
+class _Call:
+    """A function that was submitted, with its arguments."""
+
+    future: Future
+    function: Callable
+    num_deaths: int = 0  # processes that died while it ran
+
+
+class _Worker:
+    """A process with its number, and our end of the pipe that it waits on."""
+
+    def __init__(self, number: int, num_workers: int):
+        self.number = number
+        self.num_workers = num_workers
+        self.is_idle = True
+        self.start()
+
+    def start(self) -> None:
+        """Start the process, or a new one after it died."""
+        # Not forked: a fork of a process with JAX's threads may hang.
+        context = multiprocessing.get_context("spawn")
+        self.pipe, their_end = context.Pipe()
+        self.pool = concurrent.futures.ProcessPoolExecutor(
+            1, context, _start_worker, (their_end, self.number, self.num_workers)
+        )
 
 
 class Processes(Executor):
-    """A pool of processes that is made anew when one of them dies (killed for memory, say): its calls begin again."""
+    """Worker processes. If one dies, for example for lack of memory, a new one takes its place.
 
-    def __init__(self, num: int):
-        self.num, self.lock, self.ended = num, threading.RLock(), False
-        self.pool, self.pipe = self._made()
+    Only the call that ran in it is affected: it is repeated, and fails after three deaths. A call
+    is sent to a process when the process is idle, so no other call is lost with it.
+    """
+
+    def __init__(self, num_workers: int):
+        self.lock = threading.RLock()
+        self.is_shut_down = False
+        self.waiting: collections.deque[_Call] = collections.deque()
+        self.workers = [_Worker(number, num_workers) for number in range(num_workers)]
 
     def submit(self, fn: Callable, /, *args: Any, **kwargs: Any) -> Future:
         """Call the function in one of the processes."""
         future = Future()
         future.set_running_or_notify_cancel()
-        self._send(future, functools.partial(fn, *args, **kwargs), 0)
+        self.waiting.append(_Call(future, functools.partial(fn, *args, **kwargs)))
+        self._send_waiting()
         return future
 
+    def busy_workers(self) -> str:
+        """The processes that compute at this moment."""
+        with self.lock:
+            busy = [worker for worker in self.workers if not worker.is_idle]
+            processes = [str(pid) for worker in busy for pid in worker.pool._processes or ()]
+        return f"process {', '.join(processes)}" if processes else ""
+
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the processes; what has not finished is cancelled."""
+        """End the processes. Unfinished calls are cancelled."""
         with self.lock:
-            self.ended = True
-            self.pipe.close()
-        self.pool.shutdown(wait, cancel_futures=True)
+            self.is_shut_down = True
+            for worker in self.workers:
+                worker.pipe.close()
+            while self.waiting:
+                self.waiting.popleft().future.set_exception(concurrent.futures.CancelledError())
+        for worker in self.workers:
+            worker.pool.shutdown(wait, cancel_futures=True)
 
-    def _made(self) -> tuple[Executor, Any]:
-        context = multiprocessing.get_context(
-            "spawn"
-        )  # a fork of a process with JAX's threads may hang
-        ours, theirs = context.Pipe()
-        started = context.Value("i", 0)
-        return concurrent.futures.ProcessPoolExecutor(
-            self.num, context, _begin, (theirs, started, self.num)
-        ), ours
-
-    def _send(self, future: Future, call: Callable, num_again: int) -> None:
+    def _send_waiting(self) -> None:
+        """Send waiting calls to idle processes."""
         with self.lock:
-            pool = self.pool
-            try:
-                inner = pool.submit(call)
-            except concurrent.futures.BrokenExecutor:
-                self._renew(pool)
-                pool = self.pool
-                inner = pool.submit(call)
-        inner.add_done_callback(lambda inner: self._take(future, call, num_again, pool, inner))
+            for worker in self.workers:
+                if self.waiting and worker.is_idle and not self.is_shut_down:
+                    self._send(worker, self.waiting.popleft())
 
-    def _take(
-        self, future: Future, call: Callable, num_again: int, pool: Executor, inner: Future
-    ) -> None:
-        error = concurrent.futures.CancelledError() if inner.cancelled() else inner.exception()
-        if (
-            isinstance(error, concurrent.futures.BrokenExecutor)
-            and not self.ended
-            and num_again < MAX_AGAIN
-        ):
-            self._renew(pool)
-            self._send(future, call, num_again + 1)
-        elif isinstance(error, concurrent.futures.BrokenExecutor) and not self.ended:
-            message = f"its process died {num_again + 1} times, for lack of memory perhaps: use fewer processes"
-            future.set_exception(InputError(message))
-        elif error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(inner.result())
+    def _send(self, worker: _Worker, call: _Call) -> None:
+        worker.is_idle = False
+        try:
+            done = worker.pool.submit(call.function)
+        except BrokenExecutor:  # it died while it was idle, so no call is to blame
+            _replace(worker)
+            done = worker.pool.submit(call.function)
+        done.add_done_callback(lambda done: self._receive(worker, call, done))
 
-    def _renew(self, broken: Executor) -> None:
+    def _receive(self, worker: _Worker, call: _Call, done: Future) -> None:
+        """Take the result of a call. If its process died, start a new one."""
+        error = concurrent.futures.CancelledError() if done.cancelled() else done.exception()
         with self.lock:
-            if self.pool is broken and not self.ended:
-                say("a process died: its chunks begin again in a new one")
-                self.pipe.close()
-                self.pool, self.pipe = self._made()
+            has_died = isinstance(error, BrokenExecutor) and not self.is_shut_down
+            if has_died:
+                call.num_deaths += 1
+                _replace(worker)
+                if call.num_deaths <= MAX_RETRIES:
+                    self.waiting.append(call)  # behind the others, which it must not hold up
+            worker.is_idle = True
+        if has_died and call.num_deaths > MAX_RETRIES:
+            error = InputError(
+                f"its process died {call.num_deaths} times, perhaps for lack of memory: "
+                "use fewer processes"
+            )
+        if error is None:
+            call.future.set_result(done.result())
+        elif not has_died or call.num_deaths > MAX_RETRIES:
+            call.future.set_exception(error)
+        self._send_waiting()
 
 
-def _begin(pipe: Any, started: Any, num: int) -> None:
-    with started.get_lock():
-        worker, started.value = started.value, started.value + 1
-    keep_to_share(worker, num)
-    threading.Thread(target=_end_with, args=(pipe,), daemon=True).start()
+def _replace(worker: _Worker) -> None:
+    say("a process died: a new one takes its place, where its chunk begins again")
+    worker.pipe.close()
+    worker.start()
 
 
-def _end_with(pipe: Any) -> None:
+def _start_worker(pipe: Any, worker: int, num_workers: int) -> None:
+    keep_to_share(worker, num_workers)
+    threading.Thread(target=_exit_with_driver, args=(pipe,), daemon=True).start()
+
+
+def _exit_with_driver(pipe: Any) -> None:
     with contextlib.suppress(EOFError, OSError):
-        pipe.recv()  # nothing is ever sent: it returns when the driver closes its end, or dies
+        pipe.recv()  # returns when the driver closes its end or dies: nothing is ever sent
     os._exit(1)

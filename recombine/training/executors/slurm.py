@@ -1,7 +1,7 @@
-"""Slurm jobs as an executor of `concurrent.futures` shape, through submitit.
+"""Slurm jobs as an executor with the interface of `concurrent.futures`, through submitit.
 
-submitit's jobs are no such futures, and give up a job that ended without a result: here a thread looks for results, and
-submits what was lost again.
+submitit gives up a job that ended without a result. Here a thread looks for results, and submits
+such a job again.
 """
 
 import concurrent.futures
@@ -22,8 +22,8 @@ from typing import Any
 from recombine.basics.console import say
 from recombine.basics.errors import InputError, require
 
-TIMEOUT_MIN = 240  # of a Slurm job, unless told; submitit's own 5 minutes would end most chunks
-SHARED = {
+DEFAULT_TIMEOUT_MIN = 240  # of a job: submitit's own 5 minutes are too short for most chunks
+SUBMITIT_OPTIONS = {
     "timeout_min": int,
     "mem_gb": float,
     "cpus_per_task": int,
@@ -31,110 +31,104 @@ SHARED = {
     "nodes": int,
     "name": str,
 }
-SLURM = [
-    *(
-        "account",
-        "begin",
-        "comment",
-        "constraint",
-        "cpus_per_gpu",
-        "exclude",
-        "exclusive",
-        "gpus",
-        "gres",
-        "licenses",
-    ),
-    *(
-        "mail_type",
-        "mail_user",
-        "mem",
-        "mem_per_cpu",
-        "mem_per_gpu",
-        "nice",
-        "nodelist",
-        "partition",
-        "qos",
-    ),
-    *("reservation", "time"),
+SLURM_OPTIONS = [
+    "account",
+    "begin",
+    "comment",
+    "constraint",
+    "cpus_per_gpu",
+    "exclude",
+    "exclusive",
+    "gpus",
+    "gres",
+    "licenses",
+    "mail_type",
+    "mail_user",
+    "mem",
+    "mem_per_cpu",
+    "mem_per_gpu",
+    "nice",
+    "nodelist",
+    "partition",
+    "qos",
+    "reservation",
+    "time",
 ]
-CLUSTERS = (
-    "slurm",
-    "local",
-    "debug",
-)  # the last two are submitit's own: processes of this machine, and this process
-LOOK_SECONDS = 0.5  # between looks for results, which are files
-QUEUE_SECONDS = 5  # between calls of squeue
-LATE_SECONDS = 15  # that a result may come after its job's end, on a slow shared disk
-MAX_AGAIN = 2  # times that a lost job is submitted again
+# "local" runs jobs in processes of this machine, "debug" in this process. Both are submitit's.
+CLUSTERS = ("slurm", "local", "debug")
+RESULT_INTERVAL = 0.5  # seconds between two looks for results, which are files
+QUEUE_INTERVAL = 5  # seconds between two calls of squeue
+MAX_RESULT_DELAY = 15  # seconds until a result appears after its job has ended, on a slow disk
+MAX_RETRIES = 2  # of a job that ended without a result
 
 
-def options_of(text: str) -> dict[str, Any]:
-    """`partition=gpu,timeout_min=120` as values by name: numbers where a number is meant, else as Slurm writes them."""
-    from recombine.basics.suggest import nearest
+def parse_options(text: str) -> dict[str, Any]:
+    """Parse `partition=gpu,timeout_min=120`. submitit's own options get their types."""
+    from recombine.basics.suggest import did_you_mean
 
-    known = SHARED | dict.fromkeys((*SLURM, "cluster"), str)
+    types = SUBMITIT_OPTIONS | dict.fromkeys((*SLURM_OPTIONS, "cluster"), str)
     options: dict[str, Any] = {}
     for item in filter(None, text.split(",")):
         name, _, value = item.partition("=")
         name = name.strip().replace("-", "_")
         require(
             value.strip() != "",
-            f"--slurm takes partition=gpu,timeout_min=120 and the like, got {item!r}",
+            f"--slurm takes options like partition=gpu,timeout_min=120, got {item!r}",
         )
-        require(name in known, f"--slurm has no option {name!r}: {nearest(name, known)}")
+        require(name in types, f"--slurm has no option {name!r}: {did_you_mean(name, types)}")
         try:
-            options[name] = known[name](value.strip())
+            options[name] = types[name](value.strip())
         except ValueError as error:
             raise InputError(f"--slurm {name} must be a number, got {value!r}") from error
     require(
         options.get("nodes", 1) == 1,
-        "--slurm nodes must be 1: a job trains one chunk, and there are many jobs",
+        "--slurm nodes must be 1: each job trains one chunk on one node",
     )
     cluster = options.get("cluster", "slurm")
     require(
-        cluster in CLUSTERS, f"--slurm has no cluster {cluster!r}: {nearest(cluster, CLUSTERS)}"
+        cluster in CLUSTERS,
+        f"--slurm has no cluster {cluster!r}: {did_you_mean(cluster, CLUSTERS)}",
     )
     return options
 
 
 @contextlib.contextmanager
-def jobs(options: dict[str, Any], folder: Path) -> Iterator[Executor]:
-    """An executor whose calls are Slurm jobs, with their files in a folder."""
-    os.environ.setdefault(
-        "SUBMITIT_LOG_LEVEL", "NOCONFIG"
-    )  # else it logs to stdout, where --json writes
+def open_jobs(options: dict[str, Any], folder: Path) -> Iterator[Executor]:
+    """An executor that makes each call a Slurm job. The jobs' files are in `folder`."""
+    # Otherwise submitit logs to stdout, where --json writes.
+    os.environ.setdefault("SUBMITIT_LOG_LEVEL", "NOCONFIG")
     try:
         import submitit
     except ImportError as error:
         raise InputError('submitit is not installed: pip install "recombine[slurm]"') from error
     cluster = options.pop("cluster", "slurm")
-    found = cluster != "slurm" or shutil.which("sbatch") is not None
     require(
-        found,
-        "there is no Slurm on this machine (no sbatch): go to a machine of the cluster, or leave --on slurm",
+        cluster != "slurm" or shutil.which("sbatch") is not None,
+        "there is no Slurm on this machine (no sbatch): "
+        "run this on the cluster, or choose another --executor",
     )
     executor = submitit.AutoExecutor(folder, cluster)
-    # Slurm's own names reach sbatch as they were written: submitit would take a time of 2:00:00 for minutes.
-    own = {name: value for name, value in options.items() if name in SLURM}
-    shared = {name: value for name, value in options.items() if name in SHARED}
-    executor.update_parameters(
-        **{"timeout_min": TIMEOUT_MIN} | shared, slurm_additional_parameters=own
-    )
-    submitted = SlurmJobs(executor)
+    # Slurm's options reach sbatch as they were written. submitit would read a time of 2:00:00 as
+    # minutes.
+    slurm_options = {name: value for name, value in options.items() if name in SLURM_OPTIONS}
+    shared_options = {name: value for name, value in options.items() if name in SUBMITIT_OPTIONS}
+    shared_options.setdefault("timeout_min", DEFAULT_TIMEOUT_MIN)
+    executor.update_parameters(**shared_options, slurm_additional_parameters=slurm_options)
+    jobs = SlurmJobs(executor)
     try:
-        yield submitted
+        yield jobs
     finally:
-        submitted.shutdown()
+        jobs.shutdown()
 
 
 @dataclass
 class _Job:
-    """A submitted call, and what is known of it."""
+    """A submitted call."""
 
     call: Callable[[], tuple[Any, Exception | None]]
-    handle: Any  # submitit's
-    num_again: int = 0
-    last_seen: float = 0.0
+    handle: Any  # submitit's job
+    num_retries: int = 0
+    last_seen: float = 0.0  # when the job was last known to run or wait
 
 
 class SlurmJobs(Executor):
@@ -144,94 +138,106 @@ class SlurmJobs(Executor):
         self.executor = executor
         self.jobs: dict[Future, _Job] = {}
         self.lock = threading.Lock()
-        self.ended = threading.Event()
-        self.queue, self.queue_time = None, 0.0
+        self.is_shut_down = threading.Event()
+        self.queue: set[str] | None = None  # the jobs in Slurm's queue. None if it is not known
+        self.queue_time = 0.0
         threading.Thread(target=self._watch, daemon=True).start()
 
     def submit(self, fn: Callable, /, *args: Any, **kwargs: Any) -> Future:
         """Submit one job."""
-        future, call = Future(), functools.partial(outcome, fn, *args, **kwargs)
+        future = Future()
         future.set_running_or_notify_cancel()
+        call = functools.partial(result_or_error, fn, *args, **kwargs)
         with self.lock:
-            self.jobs[future] = self._sent(call)
+            self.jobs[future] = self._submit_job(call)
         return future
+
+    def busy_workers(self) -> str:
+        """The jobs that have not finished."""
+        with self.lock:
+            jobs = sorted(str(job.handle.job_id) for job in self.jobs.values())
+        return f"job {', '.join(jobs)}" if jobs else ""
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Cancel every job that has not finished."""
-        self.ended.set()
+        self.is_shut_down.set()
         with self.lock:
             for future, job in self.jobs.items():
                 job.handle.cancel(check=False)
                 future.set_exception(concurrent.futures.CancelledError())
             self.jobs.clear()
 
-    def _sent(self, call: Callable, num_again: int = 0) -> _Job:
+    def _submit_job(self, call: Callable, num_retries: int = 0) -> _Job:
         try:
             handle = self.executor.submit(call)
-        except Exception as error:  # of several kinds; sbatch's own words come last
-            told = str(error).strip().splitlines() or [type(error).__name__]
+        except Exception as error:  # of several types. sbatch's own message is the last line
+            lines = str(error).strip().splitlines() or [type(error).__name__]
             raise InputError(
-                f"the job could not be submitted ({told[-1]}): change --slurm"
+                f"the job could not be submitted ({lines[-1]}): change --slurm"
             ) from error
-        return _Job(call, handle, num_again, time.monotonic())
+        return _Job(call, handle, num_retries, time.monotonic())
 
     def _watch(self) -> None:
-        while not self.ended.wait(LOOK_SECONDS):
-            with (
-                self.lock,
-                contextlib.suppress(OSError),
-            ):  # a shared disk that does not answer now is asked again
-                written = {path.name for path in Path(self.executor.folder).glob("*_result.pkl")}
+        """Look for results until the executor is shut down. Runs in a thread."""
+        while not self.is_shut_down.wait(RESULT_INTERVAL):
+            # A shared disk may not answer now. Then we look again later.
+            with self.lock, contextlib.suppress(OSError):
+                results = {path.name for path in Path(self.executor.folder).glob("*_result.pkl")}
                 for future, job in list(self.jobs.items()):
                     try:
-                        self._look(future, job, written)
+                        self._check_job(future, job, results)
                     except Exception as error:
                         del self.jobs[future]
                         future.set_exception(error)
 
-    def _look(self, future: Future, job: _Job, written: set[str]) -> None:
+    def _check_job(self, future: Future, job: _Job, results: set[str]) -> None:
+        """Take the result of a job if there is one. Submit the job again if it is lost."""
         from submitit.core.utils import UncompletedJobError
 
-        if self.executor.cluster == "debug" or job.handle.paths.result_pickle.name in written:
+        if self.executor.cluster == "debug" or job.handle.paths.result_pickle.name in results:
             value, error = job.handle.result()
-            if isinstance(
-                error, UncompletedJobError
-            ):  # raised inside the job, shortly before its time is over
-                return self._send_again(future, job)
+            if isinstance(error, UncompletedJobError):  # the job ran out of time
+                self._submit_again(future, job)
+                return
             del self.jobs[future]
-            future.set_result(value) if error is None else future.set_exception(error)
+            if error is None:
+                future.set_result(value)
+            else:
+                future.set_exception(error)
         elif self._is_alive(job.handle):
             job.last_seen = time.monotonic()
-        elif time.monotonic() - job.last_seen > LATE_SECONDS:
-            self._send_again(future, job)
+        elif time.monotonic() - job.last_seen > MAX_RESULT_DELAY:
+            self._submit_again(future, job)
 
-    def _send_again(self, future: Future, job: _Job) -> None:
-        number, log = job.handle.job_id, job.handle.paths.stderr
+    def _submit_again(self, future: Future, job: _Job) -> None:
+        job_id = job.handle.job_id
         require(
-            job.num_again < MAX_AGAIN,
-            f"job {number} ended without a result, as {MAX_AGAIN} before it did (log: {log}): "
-            "ask for more with --slurm timeout_min=…,mem_gb=…",
+            job.num_retries < MAX_RETRIES,
+            f"job {job_id} ended without a result, as {MAX_RETRIES} before it did "
+            f"(log: {job.handle.paths.stderr}): ask for more with --slurm timeout_min=…,mem_gb=…",
         )
-        self.jobs[future] = self._sent(job.call, job.num_again + 1)
-        say(
-            f"job {number} ended without a result: submitted again, as {self.jobs[future].handle.job_id}"
-        )
+        self.jobs[future] = self._submit_job(job.call, job.num_retries + 1)
+        new_id = self.jobs[future].handle.job_id
+        say(f"job {job_id} ended without a result: submitted again, as {new_id}")
 
     def _is_alive(self, handle: Any) -> bool:
+        """Whether a job runs or waits in the queue. True if that is not known."""
         if self.executor.cluster == "local":
             return not handle.done()
-        # Not submitit's own check: it needs Slurm's accounts (sacct), which many clusters do not keep.
-        if time.monotonic() - self.queue_time > QUEUE_SECONDS:
+        # submitit's own check needs Slurm's accounting (sacct), which many clusters do not have.
+        if time.monotonic() - self.queue_time > QUEUE_INTERVAL:
             command = ["squeue", "--me", "--noheader", "--format=%i"]
-            told = subprocess.run(command, capture_output=True, text=True, check=False)
-            # Where Slurm does not answer now, all are taken to be alive.
-            self.queue = set(told.stdout.split()) if told.returncode == 0 else None
+            squeue = subprocess.run(command, capture_output=True, text=True, check=False)
+            self.queue = set(squeue.stdout.split()) if squeue.returncode == 0 else None
             self.queue_time = time.monotonic()
         return self.queue is None or handle.job_id in self.queue
 
 
-def outcome(function: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Exception | None]:
-    """The function's value or its error, which otherwise would arrive as text and of another type."""
+def result_or_error(function: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Exception | None]:
+    """The function's result and None, or None and its error.
+
+    submitit would turn an error into text, and lose its type.
+    """
     try:
         return function(*args, **kwargs), None
     except Exception as error:

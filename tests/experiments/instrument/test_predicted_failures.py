@@ -1,4 +1,4 @@
-"""Predicted failures: cells, what a student is asked, verdicts both ways, and what the committed rows say."""
+"""The experiment `predicted_failures`: its students, its verdicts both ways, its committed rows."""
 
 import math
 from pathlib import Path
@@ -9,13 +9,15 @@ import pytest
 
 import recombine as rc
 from recombine.experiments.instrument import predicted_failures as experiment
+from recombine.experiments.plots import figures_of
 from recombine.sweeps.run import structure
 from recombine.training.scheduler import fit
+from tests.experiments.neutral import claims_of
 
 ROWS = Path(__file__).parents[3] / "docs" / "results" / "predicted_failures.parquet"
 
 
-def test_cells_are_students_of_few_structures():
+def test_students_of_all_cells_have_three_structures():
     cells = experiment.cells("full")
     assert len(cells) == (2 * 4 + 1 * 2) * 3
     runs = [experiment.student(**cell) for cell in cells]
@@ -27,59 +29,53 @@ def test_cells_are_students_of_few_structures():
 @pytest.fixture(scope="module")
 def observed():
     run = experiment.student(**experiment.cells("tiny")[0])
-    return experiment.Observed(fit(run), draws=2)
+    return experiment.Observed(fit(run), num_draws=2)
 
 
-def test_a_student_is_looked_at_on_all_tasks(observed):
-    tasks = len(observed.table)
+def test_a_student_is_observed_on_all_tasks(observed):
+    num_tasks = len(observed.table)
     assert (observed.part > 0).all()
     assert observed.samples == 2 * 16
     shapes = {name: layer.shape for name, layer in observed.layers.items()}
-    assert shapes == dict.fromkeys(("hidden0", "hidden1"), (tasks * observed.samples, 8))
-    # The weights are those of the task that a sample is said to be of.
+    assert shapes == dict.fromkeys(("hidden0", "hidden1"), (num_tasks * observed.samples, 8))
+    # The weights of a sample are those of its task.
     assert ((observed.weights > 0) == (observed.table[observed.number] > 0)).all()
     assert np.isfinite(observed.error).all()
 
 
 def test_the_control_has_the_weights_of_another_task_of_the_same_part(observed):
-    mixed = observed.mixed(np.random.default_rng(0)) > 0
-    tasks = {tuple(row): number for number, row in enumerate(observed.table.astype(bool).tolist())}
-    others = np.array([tasks[tuple(row)] for row in mixed[:: observed.samples].tolist()])
+    is_active = observed.weights_of_others(np.random.default_rng(0)) > 0
+    numbers = {tuple(task): number for number, task in enumerate((observed.table > 0).tolist())}
+    first_samples = is_active[:: observed.samples].tolist()
+    others = np.array([numbers[tuple(task)] for task in first_samples])
     assert (others != np.arange(len(others))).all()
     assert (observed.part[others] == observed.part).all()
     assert sorted(others) == list(range(len(others)))
 
 
-def test_errors_that_are_planted_in_the_activations_are_found(observed):
-    """Where the layer tells the weights but for noise that grows with the error, the ranking is the error's."""
+def test_errors_that_are_planted_in_the_activations_are_predicted(observed):
+    """The layer is the weights plus noise that grows with the error."""
     rng = np.random.default_rng(0)
-    true, planted = observed.error, object.__new__(experiment.Observed)
+    planted = object.__new__(experiment.Observed)
     planted.__dict__.update(observed.__dict__)
-    planted.error = rng.permutation(len(true)) / len(true)
-    noise = 0.1 * rng.normal(size=observed.weights.shape) * planted.error[observed.number, None]
-    planted.layers = {"hidden0": observed.weights + noise}
+    weights = observed.weights
+    planted.error = rng.permutation(len(observed.error)) / len(observed.error)
+    noise = 0.1 * rng.normal(size=weights.shape) * planted.error[observed.number, None]
+    noisy = weights + noise
+    planted.layers = {"hidden0": noisy}
     test = observed.part == 2
-    probe = planted.probe(planted.weights, test, None)
-    assert (
-        planted.compare(probe, planted.weights, test, planted.error, "decoding")[
-            "decoding/spearman"
-        ]
-        > 0.8
-    )
-    half = observed.weights.shape[1] // 2
-    planted.layers = {
-        "hidden0": (observed.weights + noise)[:, :half],
-        "hidden1": (observed.weights + noise)[:, half:],
-    }
-    probe = planted.probe(planted.weights, test, None, "all")
+    probe = planted.probe(weights, test)
+    scores = planted.compare(probe, weights, test, planted.error, "decoding")
+    assert scores["decoding/spearman"] > 0.8
+    half = weights.shape[1] // 2
+    planted.layers = {"hidden0": noisy[:, :half], "hidden1": noisy[:, half:]}
+    probe = planted.probe(weights, test, use_layers="all")
     assert probe.layer_ == "all layers"
-    assert (
-        planted.compare(probe, planted.weights, test, planted.error, "whole")["whole/spearman"]
-        > 0.8
-    )
+    scores = planted.compare(probe, weights, test, planted.error, "whole")
+    assert scores["whole/spearman"] > 0.8
 
 
-def test_measure_gives_numbers():
+def test_measure_gives_finite_scores():
     cell = experiment.cells("tiny")[0]
     row = experiment.measure(**cell)
     assert row["layer"] in ("hidden0", "hidden1")
@@ -87,42 +83,50 @@ def test_measure_gives_numbers():
     assert 0 <= row["failed"] <= 1
 
 
-def rows(decoding=0.5, support=0.2, control=0.0, off=0.05, test=0.5, seeds=3, whole=0.7, mixed=0.0):
-    """Rows by hand, with a little spread over seeds."""
-    made = [
+def rows(
+    decoding=0.5,
+    support=0.2,
+    control=0.0,
+    calibration_error=0.05,
+    test=0.5,
+    num_seeds=3,
+    whole=0.7,
+    whole_control=0.0,
+):
+    """Rows of students, made by hand, with a small spread over seeds."""
+    return pd.DataFrame(
         {
-            **{
-                "run": f"{family}{fraction}{seed}",
-                "step": 0,
-                "family": family,
-                "seed": seed,
-                "frac_test": fraction,
-            },
-            **{"width": 8, "seen": 0.9, "test": test if fraction == 0.9 else 0.9},
-            **{"decoding/spearman": decoding + 0.01 * seed, "support/spearman": support},
-            **{"control/spearman": control + 0.01 * (seed - 1), "train/calibration_error": off},
-            **{
-                "judged/calibration_error": off,
-                "whole/spearman": whole,
-                "whole control/spearman": mixed,
-            },
+            "run": f"{family}{fraction}{seed}",
+            "step": 0,
+            "family": family,
+            "seed": seed,
+            "frac_test": fraction,
+            "width": 8,
+            "seen": 0.9,
+            "test": test if fraction == 0.9 else 0.9,
+            "decoding/spearman": decoding + 0.01 * seed,
+            "support/spearman": support,
+            "control/spearman": control + 0.01 * (seed - 1),
+            "train/calibration_error": calibration_error,
+            "judged/calibration_error": calibration_error,
+            "whole/spearman": whole,
+            "whole control/spearman": whole_control,
         }
         for family in ("Hyperteacher", "PreferenceGrid")
         for fraction in (0.5, 0.9)
-        for seed in range(seeds)
-    ]
-    return pd.DataFrame(made)
+        for seed in range(num_seeds)
+    )
 
 
-def holds(frame):
-    return {claim.name: claim.verdict for claim in experiment.claims(frame)}
+def verdicts(frame):
+    return {claim.name: claim.verdict for claim in claims_of(experiment, frame)}
 
 
-def test_claims_hold_where_activations_tell_and_the_control_does_not():
-    assert set(holds(rows()).values()) == {"reproduced"}
-    found = {claim.name: claim for claim in experiment.claims(rows())}
-    assert found["generalises"].measured == pytest.approx(0.51)
-    assert found["Hyperteacher, beyond counting"].measured == pytest.approx(0.31)
+def test_claims_hold_if_activations_predict_errors_and_the_control_does_not():
+    assert set(verdicts(rows()).values()) == {"reproduced"}
+    claims = {claim.name: claim for claim in claims_of(experiment, rows())}
+    assert claims["generalises"].measured == pytest.approx(0.51)
+    assert claims["Hyperteacher, beyond counting"].measured == pytest.approx(0.31)
 
 
 @pytest.mark.parametrize(
@@ -136,46 +140,53 @@ def test_claims_hold_where_activations_tell_and_the_control_does_not():
         ({"support": 0.8}, "Hyperteacher, all layers, beyond counting"),
         ({"whole": 0.5}, "does not generalise, all layers"),
         ({"whole": 0.5}, "generalises, all layers"),
-        ({"mixed": 0.2}, "whole control"),
+        ({"whole_control": 0.2}, "whole control"),
         ({"control": 0.2}, "control"),
         ({"control": -0.2}, "control"),
-        ({"off": 0.3}, "calibrated on train tasks"),
-        ({"off": 0.3}, "calibrated on a fifth of the unseen tasks"),
+        ({"calibration_error": 0.3}, "calibrated on train tasks"),
+        ({"calibration_error": 0.3}, "calibrated on a fifth of the unseen tasks"),
     ],
 )
 def test_each_claim_can_fail(changes, name):
-    assert holds(rows(**changes))[name] == "not reproduced"
+    assert verdicts(rows(**changes))[name] == "not reproduced"
 
 
-def test_what_is_missing_is_not_yet_run():
-    assert set(holds(None).values()) == {"not yet run"}
-    assert set(holds(rows(seeds=1)).values()) == {"not yet run"}
-    half = rows()
-    half = half[half["family"] == "Hyperteacher"]
-    assert holds(half)["PreferenceGrid"] == "not yet run"
-    assert holds(half)["Hyperteacher"] == "reproduced"
-    assert holds(rows(test=0.9))["does not generalise"] == "not yet run"  # there is no such student
+def test_claims_without_their_rows_are_not_yet_run():
+    assert set(verdicts(None).values()) == {"not yet run"}
+    assert set(verdicts(rows(num_seeds=1)).values()) == {"not yet run"}
+    frame = rows()
+    one_family = verdicts(frame[frame["family"] == "Hyperteacher"])
+    assert one_family["PreferenceGrid"] == "not yet run"
+    assert one_family["Hyperteacher"] == "reproduced"
+    all_generalize = verdicts(rows(test=0.9))
+    assert all_generalize["does not generalise"] == "not yet run"
 
 
 def test_figures_and_summary():
-    assert set(experiment.figures(rows())) == {
+    assert set(figures_of(experiment, rows())) == {
         "rank-Hyperteacher",
         "rank-PreferenceGrid",
         "calibration",
     }
-    told = experiment.summary(rows())
-    assert told["Hyperteacher, generalises: decoding"] == pytest.approx(0.51)
-    assert not any(math.isnan(value) for value in told.values())
+    summary = experiment.summary(rows())
+    assert summary["Hyperteacher, generalises: decoding"] == pytest.approx(0.51)
+    assert not any(math.isnan(value) for value in summary.values())
 
 
-def test_the_committed_rows_are_whole():
+def test_the_committed_rows_are_complete():
     table = rc.Table(ROWS)
-    found = table.read()
-    assert len(found) == len(experiment.cells(table.meta()["scale"]))
-    judged = holds(found)
-    assert set(judged.values()) == {"reproduced", "not reproduced"}
+    committed = table.read()
+    assert len(committed) == len(experiment.cells(table.meta()["scale"]))
+    judged = verdicts(committed)
+    assert set(judged.values()) == {"reproduced", "not reproduced", "inconclusive"}
     assert {name for name, verdict in judged.items() if verdict == "not reproduced"} == {
-        *("PreferenceGrid", "generalises", "Hyperteacher, beyond counting"),
-        *("PreferenceGrid, beyond counting", "PreferenceGrid, all layers, beyond counting"),
-        *("calibrated on train tasks", "calibrated on a fifth of the unseen tasks"),
+        "PreferenceGrid",
+        "calibrated on train tasks",
+    }
+    # The seeds differ by more than the distance from the threshold.
+    assert {name for name, verdict in judged.items() if verdict == "inconclusive"} == {
+        "generalises",
+        "PreferenceGrid, beyond counting",
+        "PreferenceGrid, all layers, beyond counting",
+        "calibrated on a fifth of the unseen tasks",
     }

@@ -6,14 +6,16 @@ import pandas as pd
 
 import recombine as rc
 from recombine.experiments.paper import scaling_data
+from recombine.experiments.plots import figures_of
 from recombine.sweeps.run import describe, identity, structure
+from tests.experiments.neutral import claims_of
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results" / "scaling_data.parquet"
 
 
 def rows_of(score, scale="full"):
     """Rows of a sweep with made-up scores, `score(train tasks, all tasks, run)`."""
-    made = []
+    rows = []
     for run in scaling_data.runs(scale):
         total = sum(comb(run.family.num_modules, k) for k in range(1, run.family.num_hot + 1))
         num_test = round(run.frac_test * total)
@@ -22,13 +24,11 @@ def rows_of(score, scale="full"):
             "step": run.num_steps,
             **describe(run),
             "support/num_test": num_test,
-        }
-        row |= {
             "support/num_train": total - num_test,
             "test/r2": score(total - num_test, total, run),
         }
-        made.append(row)
-    return pd.DataFrame(made)
+        rows.append(row)
+    return pd.DataFrame(rows)
 
 
 def by_number(tasks, total, run):
@@ -37,44 +37,45 @@ def by_number(tasks, total, run):
 
 
 def by_share(tasks, total, run):
-    """0.9 where 30% of the tasks are trained."""
+    """0.9 if 30% of the tasks are trained."""
     return 0.9 + 0.2 * (tasks / total - 0.3) + 0.001 * run.seed
 
 
-def claims_of(rows):
-    return {claim.name: claim for claim in scaling_data.claims(rows)}
+def claims_by_name(rows):
+    return {claim.name: claim for claim in claims_of(scaling_data, rows)}
 
 
 def test_54_of_the_576_published_runs_are_impossible():
-    runs, impossible = scaling_data.runs("full"), scaling_data.impossible("full")
+    runs = scaling_data.runs("full")
+    impossible = scaling_data.impossible("full")
     assert (len(runs), len(impossible)) == (522, 54)
     assert len(set(runs) | set(impossible)) == 576
     assert len(set(map(structure, runs))) == 24
     cells = {(run.family.num_hot, run.family.num_modules, run.frac_test) for run in impossible}
     assert len(cells) == 18
-    # 136 tasks with 14 trained pairs link at most 15 of 16 modules; with 34 they can link all.
+    # 14 pairs, 10% of 136 tasks, connect at most 15 of 16 modules; 34 can connect all.
     assert (2, 16, 0.9) in cells
     assert (2, 16, 0.75) not in cells
 
 
-def test_the_number_counts_where_it_is_all_that_counts():
+def test_scores_that_depend_on_the_number_of_tasks_reproduce_all_claims():
     rows = rows_of(by_number)
-    claims = claims_of(rows)
+    claims = claims_by_name(rows)
     assert {claim.verdict for claim in claims.values()} == {"reproduced"}
-    assert (
-        claims["share"].interval[0] <= claims["share"].measured <= claims["share"].interval[1] < 0.5
-    )
-    told = scaling_data.summary(rows)
-    assert told["impossible runs, left out"] == 54
-    assert told["families that fall as tasks are added"] == 0
-    # 180 tasks of the 696, read off a curve that is straight between its points.
-    np.testing.assert_allclose(told["K=3, M=16: share of the tasks needed"], 180 / 696, rtol=0.06)
-    assert told["curves that reach 0.9 at once"] > 0
-    assert told["curves that reach 0.9 never"] > 0
+    low, high = claims["share"].interval
+    assert low <= claims["share"].measured <= high < 0.5
+    summary = scaling_data.summary(rows)
+    assert summary["impossible runs, left out"] == 54
+    assert summary["families that fall as tasks are added"] == 0
+    # 180 of 696 tasks, interpolated linearly between the measured points.
+    share = summary["K=3, M=16: share of the tasks needed"]
+    np.testing.assert_allclose(share, 180 / 696, rtol=0.06)
+    assert summary["curves that reach 0.9 at once"] > 0
+    assert summary["curves that reach 0.9 never"] > 0
 
 
-def test_the_share_counts_where_it_is_all_that_counts():
-    claims = claims_of(rows_of(by_share))
+def test_scores_that_depend_on_the_share_do_not_reproduce_the_stronger_claims():
+    claims = claims_by_name(rows_of(by_share))
     assert {name: claim.verdict for name, claim in claims.items()} == {
         "tasks": "reproduced",
         "never falls": "reproduced",
@@ -82,42 +83,42 @@ def test_the_share_counts_where_it_is_all_that_counts():
         "share": "not reproduced",
     }
     np.testing.assert_allclose(claims["share"].measured, 1.0, atol=0.02)
-    np.testing.assert_allclose(
-        claims["number"].measured, 0.0, atol=0.01
-    )  # 9 of 36 are not quite a quarter
+    # Not exactly 0: 9 of 36 tasks differ slightly from a quarter of the tasks of other families.
+    np.testing.assert_allclose(claims["number"].measured, 0.0, atol=0.01)
 
 
-def test_a_family_that_falls_is_found():
-    def fallen(tasks, total, run):
+def test_a_family_that_falls_is_detected():
+    def score_with_a_fall(tasks, total, run):
         falls = (run.family.num_hot, run.family.num_modules, run.frac_test) == (5, 24, 0.5)
         return by_number(tasks, total, run) - 0.05 * falls
 
-    rows = rows_of(fallen)
-    claims = claims_of(rows)
-    assert [name for name, claim in claims.items() if claim.verdict == "not reproduced"] == [
-        "never falls"
-    ]
+    rows = rows_of(score_with_a_fall)
+    claims = claims_by_name(rows)
+    failing = [name for name, claim in claims.items() if claim.verdict == "not reproduced"]
+    assert failing == ["never falls"]
     assert claims["never falls"].measured > 0.01
     assert scaling_data.summary(rows)["families that fall as tasks are added"] == 1
 
 
-def test_half_a_sweep_is_not_yet_run():
+def test_an_incomplete_sweep_is_not_yet_run():
     rows = rows_of(by_number)
     half = rows[
         (rows["family.num_hot"] < 5)
         & ((rows["family.num_modules"] < 32) | (rows["frac_test"] > 0.5))
     ]
-    assert {claim.verdict for claim in scaling_data.claims(half)} == {"not yet run"}
-    assert {claim.verdict for claim in scaling_data.claims(None)} == {"not yet run"}
-    assert set(scaling_data.figures(half)) == {"2-active", "3-active", "4-active", "fraction"}
+    assert {claim.verdict for claim in claims_of(scaling_data, half)} == {"not yet run"}
+    assert {claim.verdict for claim in claims_of(scaling_data, None)} == {"not yet run"}
+    names = {"2-active", "3-active", "4-active", "fraction"}
+    assert set(figures_of(scaling_data, half)) == names
     assert scaling_data.summary(half)
 
 
 def test_tiny_runs_end_to_end():
     rows = rc.train(scaling_data.runs("tiny"))
-    assert set(scaling_data.figures(rows)) == {"2-active", "3-active", "fraction"}
-    claims = claims_of(rows)
-    assert claims["tasks"].holds is not None
+    assert set(figures_of(scaling_data, rows)) == {"2-active", "3-active", "fraction"}
+    claims = claims_by_name(rows)
+    assert claims["tasks"].measured is not None
+    assert claims["tasks"].verdict == "not yet run", "one seed is not judged"
     assert claims["share"].verdict == "not yet run", "20 steps reach no target"
     assert scaling_data.summary(rows)["curves that reach 0.9 never"] == 4
 
@@ -128,13 +129,11 @@ def test_conclusions_from_the_committed_rows():
     assert set(rows["run"]) == set(map(identity, scaling_data.runs(table.meta()["scale"])))
     assert not rows["diverged"].any()
     assert rows["support/connected"].all()
-    assert (
-        {name: claim.verdict for name, claim in claims_of(rows).items()}
-        == {
-            "tasks": "reproduced",
-            "never falls": "not reproduced",  # by 1e-4, where 99.6% of the variance is explained with 1% of the tasks
-            "number": "reproduced",
-            "share": "reproduced",
-        }
-    )
-    assert claims_of(rows)["never falls"].measured < 5e-4
+    claims = claims_by_name(rows)
+    assert {name: claim.verdict for name, claim in claims.items()} == {
+        "tasks": "reproduced",
+        "never falls": "inconclusive",  # from 2 to 5 tasks, where seeds differ most
+        "number": "reproduced",
+        "share": "reproduced",
+    }
+    np.testing.assert_allclose(claims["never falls"].measured, 0.214, atol=1e-3)

@@ -6,96 +6,113 @@ import pytest
 import recombine as rc
 from recombine.basics import statistics
 from recombine.experiments.paper import scaling_law
+from recombine.experiments.plots import figures_of
 from recombine.experiments.theory import definitions
+from tests.experiments.neutral import FAILED, claims_of
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
 DRAWN = "injective, PreferenceGrid, weights drawn"
 
 
 def rows_of(**changes):
-    """Rows made by hand on which every claim holds; `changes` are functions of a row, by the name of a column."""
-    made = []
+    """Made-up rows on which every claim holds. `changes` replace columns by functions of a row."""
+    rows = []
     for cell in definitions.cells("small"):
-        row = cell | {"step": 0, "run": str(len(made))}
-        if cell["what"] == "injective":
-            apart = 0.0 if cell["weights"] == definitions.TWINS else 0.3
-            row |= {"relative": apart, "injective": apart > 0}
-        elif cell["what"] == "description":
-            size = cell["size"]
-            long = 2.0**size if cell["family"] == "Unrelated" else 100.0 * size
-            row |= {"num_modules": size, "num_tasks": 2**size, "description": long}
-        else:
-            total = rc.Hyperteacher(cell["size"], cell["num_hot"]).num_tasks
-            row |= {
-                "total": total,
-                "needed": total**0.5 * (1 + 0.01 * cell["seed"]),
-                "state": "crossed",
-                "target": 0.8,
-            }
-        made.append(row | {name: change(row) for name, change in changes.items()})
-    return pd.DataFrame(made)
+        row = cell | {"step": 0, "run": str(len(rows))} | VALUES[cell["what"]](cell)
+        rows.append(row | {name: change(row) for name, change in changes.items()})
+    return pd.DataFrame(rows)
+
+
+def made_up_distance(cell):
+    distance = 0.0 if cell["weights"] == definitions.TWINS else 0.3
+    return {"relative": distance, "injective": distance > 0}
+
+
+def made_up_description(cell):
+    size = cell["size"]
+    length = 2.0**size if cell["family"] == "Unrelated" else 100.0 * size
+    return {"num_modules": size, "num_tasks": 2**size, "description": length}
+
+
+def made_up_number(cell):
+    total = rc.Hyperteacher(cell["size"], cell["num_hot"]).num_tasks
+    needed = total**0.5 * (1 + 0.01 * cell["seed"])
+    return {"total": total, "needed": needed, "state": "crossed", "target": 0.8}
+
+
+VALUES = {
+    "injective": made_up_distance,
+    "description": made_up_description,
+    "needed": made_up_number,
+}
 
 
 def verdicts(rows):
-    return {claim.name: claim.verdict for claim in definitions.claims(rows)}
+    return {claim.name: claim.verdict for claim in claims_of(definitions, rows)}
 
 
-def broken(**changes):
-    return {
-        name
-        for name, verdict in verdicts(rows_of(**changes)).items()
-        if verdict == "not reproduced"
+def failing_claims(**changes):
+    """The claims that no longer hold."""
+    judged = verdicts(rows_of(**changes))
+    return {name for name, verdict in judged.items() if verdict in FAILED}
+
+
+def needed_claim(rows):
+    (claim,) = (claim for claim in claims_of(definitions, rows) if claim.name == "tasks needed")
+    return claim
+
+
+def test_each_claim_can_fail():
+    judged = verdicts(rows_of())
+    assert len(judged) == 9
+    assert set(judged.values()) == {"reproduced"}
+    assert needed_claim(rows_of()).measured == pytest.approx(0.5)
+
+    def equal_goals(row):
+        return 0.0 if row.get("family") == "GoalGrid" else row.get("relative")
+
+    def long_description(row):
+        return row["num_tasks"] if row["what"] == "description" else None
+
+    def fixed_share(row):
+        return row["total"] / 10 if row["what"] == "needed" else None
+
+    assert failing_claims(relative=equal_goals) == {"injective, GoalGrid, weights 1"}
+    assert failing_claims(description=long_description) == {
+        f"description, {family}" for family in definitions.COMPOSITIONAL
     }
-
-
-def test_verdicts_go_both_ways():
-    found = verdicts(rows_of())
-    assert len(found) == 9
-    assert set(found.values()) == {"reproduced"}
-    (few,) = (claim for claim in definitions.claims(rows_of()) if claim.name == "tasks needed")
-    assert few.measured == pytest.approx(0.5)
-    assert broken(
-        relative=lambda row: 0.0 if row.get("family") == "GoalGrid" else row.get("relative")
-    ) == {"injective, GoalGrid, weights 1"}
-    lengthy = {
-        "description": lambda row: row["num_tasks"] if row["what"] == "description" else None
-    }
-    assert broken(**lengthy) == {f"description, {family}" for family in definitions.SHORT}
-    shared = {"needed": lambda row: row["total"] / 10 if row["what"] == "needed" else None}
-    assert broken(**shared) == {"tasks needed"}, "a fixed share is no power below 1"
+    assert failing_claims(needed=fixed_share) == {"tasks needed"}, "its power is not below 1"
 
 
 def test_controls_must_fail():
-    twins = broken(injective=lambda row: row["what"] == "injective")
-    assert len(twins) == 5, "two equal modules were taken for distinct"
-    assert all(name.startswith("injective") for name in twins)
-    unrelated = broken(
-        description=lambda row: 100.0 * row["size"] if row["what"] == "description" else None
-    )
-    assert len(unrelated) == 3, "unrelated tasks were taken for short"
+    all_distinct = failing_claims(injective=lambda row: row["what"] == "injective")
+    assert len(all_distinct) == 5, "two equal modules counted as distinct"
+    assert all(name.startswith("injective") for name in all_distinct)
+
+    def all_short(row):
+        return 100.0 * row["size"] if row["what"] == "description" else None
+
+    failing = failing_claims(description=all_short)
+    assert len(failing) == 3, "unrelated tasks counted as having a short description"
 
 
-def test_what_is_not_there_is_not_judged():
+def test_claims_with_missing_rows_are_not_judged():
     assert set(verdicts(None).values()) == {"not yet run"}
     rows = rows_of()
-    begun = rows[(rows["what"] == "injective") & (rows["family"] == "Hyperteacher")].dropna(
-        axis=1, how="all"
-    )
-    found = verdicts(begun)
-    assert [name for name, verdict in found.items() if verdict == "reproduced"] == [
+    is_first_case = (rows["what"] == "injective") & (rows["family"] == "Hyperteacher")
+    unfinished = rows[is_first_case].dropna(axis=1, how="all")
+    judged = verdicts(unfinished)
+    assert [name for name, verdict in judged.items() if verdict == "reproduced"] == [
         "injective, Hyperteacher, weights 1",
         "injective, Hyperteacher, weights drawn",
     ]
-    assert set(found.values()) == {"reproduced", "not yet run"}
-    assert (
-        verdicts(rows[rows["weights"] != definitions.TWINS])["injective, GoalGrid, weights 1"]
-        == "not yet run"
-    )
-    never = rows.assign(
-        state=rows["state"].where(rows["size"].rank(method="dense", ascending=False) <= 3, "never")
-    )
-    assert verdicts(never)["tasks needed"] == "not yet run", "three M are too few for a law"
-    assert list(definitions.figures(begun)) == ["closest"]
+    assert set(judged.values()) == {"reproduced", "not yet run"}
+    without_control = verdicts(rows[rows["weights"] != definitions.TWINS])
+    assert without_control["injective, GoalGrid, weights 1"] == "not yet run"
+    is_large = rows["size"].rank(method="dense", ascending=False) <= 3
+    few_crossings = rows.assign(state=rows["state"].where(is_large, "never"))
+    assert verdicts(few_crossings)["tasks needed"] == "not yet run", "a law needs more than three M"
+    assert list(figures_of(definitions, unfinished)) == ["closest"]
 
 
 def test_tasks_needed_are_those_of_the_scaling_law():
@@ -103,12 +120,12 @@ def test_tasks_needed_are_those_of_the_scaling_law():
     scale = table.meta()["scale"]
     cells = [cell for cell in definitions.cells(scale) if cell["what"] == "needed"]
     rows = pd.DataFrame([cell | definitions.measure(**cell) for cell in cells])
-    known = definitions._known(rows)
-    theirs = scaling_law._known(table.read(), "MLP")
-    (ours,) = (claim for claim in definitions.claims(rows) if claim.name == "tasks needed")
-    assert len(known) > 0
-    assert ours.measured == pytest.approx(scaling_law.power(theirs))
-    assert ours.interval == pytest.approx(statistics.over_seeds(theirs, scaling_law.power))
+    final = scaling_law.prepare(table.read())
+    theirs = scaling_law.usable_crossings(final, "MLP", scaling_law.TARGETS[scale][0])
+    ours = needed_claim(rows)
+    assert len(definitions.usable_numbers(definitions.prepare(rows))) > 0
+    assert ours.measured == pytest.approx(scaling_law.largest_power(theirs))
+    assert ours.interval == pytest.approx(statistics.over_seeds(theirs, scaling_law.largest_power))
     assert ours.verdict == "reproduced"
     assert definitions.measure("needed", size=5, num_hot=2, seed=0) == {"state": "missing"}
 
@@ -117,31 +134,27 @@ def test_tiny_runs_end_to_end():
     cells = [cell for cell in definitions.cells("tiny") if cell.get("seed", 0) == 0]
     rows = pd.DataFrame([cell | definitions.measure(**cell) for cell in cells])
     rows = rows.assign(step=0, run=[str(i) for i in range(len(rows))])
-    closest = rows.set_index(["family", "weights"])["injective"].dropna()
-    assert [case for case, distinct in closest.items() if not distinct] == [
+    is_injective = rows.set_index(["family", "weights"])["injective"].dropna()
+    assert [case for case, injective in is_injective.items() if not injective] == [
         ("Hyperteacher", definitions.TWINS),
         ("PreferenceGrid", definitions.DRAWN),
     ]
-    assert list(definitions.figures(rows)) == ["closest", "description"]
-    found = definitions.summary(rows)
-    assert found["PreferenceGrid: description, power of the modules"] == pytest.approx(1.0)
-    assert found["Unrelated: description, power of the tasks"] > 1
-    assert {claim.verdict for claim in definitions.claims(rows) if "description" in claim.name} == {
-        "reproduced"
-    }
+    assert list(figures_of(definitions, rows)) == ["closest", "description"]
+    values = definitions.summary(rows)
+    assert values["PreferenceGrid: description, power of the modules"] == pytest.approx(1.0)
+    assert values["Unrelated: description, power of the tasks"] > 1
+    judged = verdicts(rows)
+    assert {judged[name] for name in judged if "description" in name} == {"reproduced"}
 
 
 def test_conclusions_from_the_committed_rows():
     table = rc.Table(RESULTS / "definitions.parquet")
     rows = table.read()
     assert len(rows) == len(definitions.cells(table.meta()["scale"])) == rows["run"].nunique()
-    found = verdicts(rows)
-    # Preferences that differ by a factor make the same choices.
-    assert [name for name, verdict in found.items() if verdict != "reproduced"] == [DRAWN]
-    (pair,) = rows[(rows["weights"] == definitions.DRAWN) & (rows["relative"] == 0)][
-        "closest"
-    ].head(1)
-    assert [sum(float(weight) > 0 for weight in task.split()) for task in pair.split(" | ")] == [
-        1,
-        1,
-    ]
+    judged = verdicts(rows)
+    # Preferences that are multiples of each other lead to the same choices.
+    assert [name for name, verdict in judged.items() if verdict != "reproduced"] == [DRAWN]
+    equal_tasks = rows[(rows["weights"] == definitions.DRAWN) & (rows["relative"] == 0)]
+    pair = equal_tasks["closest"].iloc[0].split(" | ")
+    num_active = [sum(float(weight) > 0 for weight in task.split()) for task in pair]
+    assert num_active == [1, 1]

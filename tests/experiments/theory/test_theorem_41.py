@@ -6,7 +6,9 @@ import pandas as pd
 import pytest
 
 import recombine as rc
+from recombine.experiments.plots import figures_of
 from recombine.experiments.theory import theorem_41
+from tests.experiments.neutral import FAILED, claims_of
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results" / "theorem_41.parquet"
 REPRODUCED = dict.fromkeys(
@@ -23,93 +25,85 @@ REPRODUCED = dict.fromkeys(
 
 
 def rows_of(**changes):
-    """Rows made by hand on which every claim holds; `changes` are functions of a row, by the name of a column."""
-    made = []
+    """Made-up rows on which every claim holds. `changes` replace columns by functions of a row."""
+    rows = []
     for cell in theorem_41.cells("tiny"):
-        within = cell.get("budget", 0.5) < 1
-        delta = 0.04 if within else 0.36
-        shuffled = cell.get("encoding") == "IntervalShuffle"
-        lost = {"student": 0.01, "random": 0.0, "adversary": 0.8 * delta**0.5 if within else 0.9}[
-            cell["model"]
-        ]
+        check_holds = cell.get("budget", 0.5) < 1
+        delta = 0.04 if check_holds else 0.36
+        is_shuffled = cell.get("encoding") == "IntervalShuffle"
+        lost_to_adversary = 0.8 * delta**0.5 if check_holds else 0.9
+        lost = {"student": 0.01, "random": 0.0, "adversary": lost_to_adversary}
         row = cell | {
             "step": 0,
-            "run": str(len(made)),
+            "run": str(len(rows)),
             "delta": delta,
             "apart": 0.8,
-            "check": within,
-        }
-        row |= {"bound": 1 - delta**0.5, "recovery/theorem": 1 - lost, "recovery/permuted": 0.1}
-        row |= {
-            "recovery/code": 0.2 if shuffled else 1.0,
+            "check": check_holds,
+            "bound": 1 - delta**0.5,
+            "recovery/theorem": 1 - lost[cell["model"]],
+            "recovery/permuted": 0.1,
+            "recovery/code": 0.2 if is_shuffled else 1.0,
             "recovery/hidden": 0.9,
             "recovery/untrained": 0.3,
         }
-        made.append(row | {name: change(row) for name, change in changes.items()})
-    return pd.DataFrame(made)
+        rows.append(row | {name: change(row) for name, change in changes.items()})
+    return pd.DataFrame(rows)
 
 
 def verdicts(rows):
-    return {claim.name: claim.verdict for claim in theorem_41.claims(rows)}
+    return {claim.name: claim.verdict for claim in claims_of(theorem_41, rows)}
 
 
-def broken(**changes):
-    """The claims that do not hold any more."""
-    return {
-        name
-        for name, verdict in verdicts(rows_of(**changes)).items()
-        if verdict == "not reproduced"
-    }
+def failing_claims(**changes):
+    """The claims that no longer hold."""
+    judged = verdicts(rows_of(**changes))
+    return {name for name, verdict in judged.items() if verdict in FAILED}
 
 
-def test_verdicts_go_both_ways():
+def changed_recovery(value, applies):
+    """A change of the tasks that the theorem's decoder recovers, in the rows where it applies."""
+    return {"recovery/theorem": lambda row: value if applies(row) else row["recovery/theorem"]}
+
+
+def test_each_claim_can_fail():
     assert verdicts(rows_of()) == REPRODUCED
-    worse = {
-        "recovery/theorem": lambda row: (
-            0.79 if row["model"] == "student" else row["recovery/theorem"]
-        )
-    }
-    assert broken(**worse) == {"bound, students"}
-    worse = {"recovery/theorem": lambda row: 0.79 if row["check"] else row["recovery/theorem"]}
-    assert broken(**worse) == {"bound, students", "bound, corrupted teachers", "tight"}, (
-        "random errors lose as many"
-    )
-    kind = {
-        "recovery/theorem": lambda row: (
-            0.99 if row["model"] == "adversary" else row["recovery/theorem"]
-        )
-    }
-    assert broken(**kind) == {"tight", "check"}
-    read = {"recovery/code": lambda row: 1.0}
-    assert broken(**read) == {"linear, code", "linear, hidden"}
-    unread = {"recovery/hidden": lambda row: 0.25}
-    assert broken(**unread) == {"linear, hidden"}, "an untrained layer tells more"
+    students_below = changed_recovery(0.79, lambda row: row["model"] == "student")
+    assert failing_claims(**students_below) == {"bound, students"}
+    all_below = changed_recovery(0.79, lambda row: row["check"])
+    assert failing_claims(**all_below) == {
+        "bound, students",
+        "bound, corrupted teachers",
+        "tight",
+    }, "random errors lose as many tasks"
+    weak_adversary = changed_recovery(0.99, lambda row: row["model"] == "adversary")
+    assert failing_claims(**weak_adversary) == {"tight", "check"}
+    linear_code = {"recovery/code": lambda row: 1.0}
+    assert failing_claims(**linear_code) == {"linear, code", "linear, hidden"}
+    nothing_learned = {"recovery/hidden": lambda row: 0.25}
+    assert failing_claims(**nothing_learned) == {"linear, hidden"}, "below the untrained layer"
 
 
 def test_controls_must_fail():
-    found = {"recovery/permuted": lambda row: 0.9}
-    assert broken(**found) == {"bound, students", "bound, corrupted teachers"}
-    loses = {
-        "recovery/theorem": lambda row: 0.1 if row.get("budget", 0) > 1 else row["recovery/theorem"]
-    }
-    assert broken(**loses) == {"check"}, "random errors break the bound, too"
-    hard = {"recovery/code": lambda row: 0.2}
-    assert broken(**hard) == {"linear, code"}, "not even an identity code is read"
+    permuted_succeeds = {"recovery/permuted": lambda row: 0.9}
+    assert failing_claims(**permuted_succeeds) == {"bound, students", "bound, corrupted teachers"}
+    all_errors_break_it = changed_recovery(0.1, lambda row: row.get("budget", 0) > 1)
+    assert failing_claims(**all_errors_break_it) == {"check"}, "random errors break the bound, too"
+    never_linear = {"recovery/code": lambda row: 0.2}
+    assert failing_claims(**never_linear) == {"linear, code"}, "an identity code is not decoded"
 
 
-def test_what_is_not_there_is_not_judged():
+def test_claims_with_missing_rows_are_not_judged():
     assert set(verdicts(None).values()) == {"not yet run"}
-    assert [claim.name for claim in theorem_41.claims(None)] == list(REPRODUCED)
+    assert [claim.name for claim in claims_of(theorem_41, None)] == list(REPRODUCED)
     rows = rows_of()
-    half = verdicts(
-        rows[(rows["model"] == "student") & (rows["encoding"] == "Identity")].drop(columns="budget")
-    )
-    assert half == dict.fromkeys(REPRODUCED, "not yet run") | {"bound, students": "reproduced"}
-    assert verdicts(rows.assign(check=False))["tight"] == "not yet run", (
-        "no point is promised anything"
-    )
-    one = rows[rows["seed"] == 0]
-    assert set(verdicts(one).values()) == {"not yet run"}, "one seed has no interval"
+    is_identity = (rows["model"] == "student") & (rows["encoding"] == "Identity")
+    unfinished = verdicts(rows[is_identity].drop(columns="budget"))
+    not_run = dict.fromkeys(REPRODUCED, "not yet run")
+    assert unfinished == not_run | {"bound, students": "reproduced"}
+    without_check = verdicts(rows.assign(check=False))
+    assert without_check["tight"] == "not yet run", "the theorem applies to no point"
+    one_seed = rows[rows["seed"] == 0]
+    assert set(verdicts(one_seed).values()) == {"not yet run"}, "one seed has no interval"
 
 
 def test_every_student_is_measured_at_every_tau_on_both_sides():
@@ -123,29 +117,31 @@ def test_every_student_is_measured_at_every_tau_on_both_sides():
     )
     assert len(students) == 2 * 3 * 2 * 3 * 4 * 2
     assert len(cells) - len(students) == 2 * 3 * 4 * 6
-    assert all(0 < tau < 1 for tau in theorem_41.TAUS), "below half the closest two tasks' distance"
+    assert all(0 < tau < 1 for tau in theorem_41.TAUS), (
+        "below half the distance of the two closest tasks"
+    )
 
 
 @pytest.fixture(scope="module")
 def tiny():
-    kept = [cell for cell in theorem_41.cells("tiny") if cell["tau"] in (0.25, 0.9)]
-    kept = [cell for cell in kept if cell.get("encoding") != "Identity" or cell["seed"] == 0]
-    rows = [cell | theorem_41.measure(**cell) for cell in kept]
+    cells = [cell for cell in theorem_41.cells("tiny") if cell["tau"] in (0.25, 0.9)]
+    cells = [cell for cell in cells if cell.get("encoding") != "Identity" or cell["seed"] == 0]
+    rows = [cell | theorem_41.measure(**cell) for cell in cells]
     return pd.DataFrame(rows).assign(step=0, run=[str(i) for i in range(len(rows))])
 
 
 def test_tiny_runs_end_to_end(tiny):
-    found = {claim.name: claim for claim in theorem_41.claims(tiny)}
-    assert found["bound, students"].verdict == "not yet run", (
-        "20 steps make no student for which the check holds"
+    judged = verdicts(tiny)
+    assert judged["bound, students"] == "not yet run", (
+        "after 20 steps the check holds for no student"
     )
-    assert found["bound, corrupted teachers"].verdict == found["check"].verdict == "reproduced"
-    held = tiny[tiny["check"]]
-    assert (held["recovery/theorem"] >= held["bound"] - 1e-9).all()
+    assert judged["bound, corrupted teachers"] == judged["check"] == "reproduced"
+    promised = tiny[tiny["check"]]
+    assert (promised["recovery/theorem"] >= promised["bound"] - 1e-9).all()
     assert (tiny["recovery/theorem"] >= tiny["sharp bound"] - 1e-9).all(), (
         "with or without the check"
     )
-    assert list(theorem_41.figures(tiny)) == [
+    assert list(figures_of(theorem_41, tiny)) == [
         "bound",
         "corrupted",
         "decoders-Identity",
@@ -154,7 +150,7 @@ def test_tiny_runs_end_to_end(tiny):
     assert theorem_41.summary(tiny)["Identity, linear, code: tasks recovered"] == 1.0
 
 
-def test_an_adversary_spends_what_he_may(tiny):
+def test_the_adversary_stays_within_its_budget(tiny):
     adversary = tiny[tiny["model"] == "adversary"]
     budget = adversary["budget"] * (adversary["apart"] / 2) ** 2
     assert (adversary["delta"] <= budget + 1e-9).all()

@@ -1,4 +1,4 @@
-"""Theorem 4.1: the decoder, the bound on what it recovers, and those who corrupt a model as badly as they can."""
+"""Theorem 4.1: the decoder, the bound on recovered tasks, the adversary and random errors."""
 
 import dataclasses
 
@@ -8,63 +8,66 @@ import pytest
 
 import recombine as rc
 from recombine.experiments.theory import _theorem_41 as theorem
-from recombine.training.program import fresh
+from recombine.training.program import initialize
 
 RNG = np.random.default_rng(0)
 FUNCTIONS = RNG.normal(size=(12, 60, 3))
 
 
 def levels(num_tasks, num_inputs, num_apart):
-    """Tasks whose answers are 10 apart from each other's on the first inputs and equal on the others."""
+    """Tasks whose answers differ by at least 10 on the first inputs and are equal on the others."""
     functions = np.zeros((num_tasks, num_inputs, 1))
     functions[:, :num_apart, 0] = 10.0 * np.arange(num_tasks)[:, None]
     return functions
 
 
 def points(models, functions, taus):
-    least = theorem.apart(functions, taus).min(axis=(1, 2))
+    min_apart = theorem.share_apart(functions, taus).min(axis=(1, 2))
     truth = np.arange(len(functions))
-    agrees = theorem.agreement(models, functions, taus)
-    return [theorem.point(one, truth, float(d)) for one, d in zip(agrees, least, strict=True)]
+    agreements = theorem.agreement(models, functions, taus)
+    return [
+        theorem.evaluate(agrees, truth, float(apart))
+        for agrees, apart in zip(agreements, min_apart, strict=True)
+    ]
 
 
-def test_agreement_is_counted_as_by_hand():
+def test_agreement_equals_a_direct_count():
     taus = np.array([0.5, 1.2, 2.0])
     models = FUNCTIONS + RNG.normal(size=FUNCTIONS.shape)
-    found = theorem.agreement(models, FUNCTIONS, taus)
+    shares = theorem.agreement(models, FUNCTIONS, taus)
     for i, j in ((0, 0), (3, 7), (11, 2)):
-        near = np.linalg.norm(models[i] - FUNCTIONS[j], axis=-1) / np.sqrt(3)
-        np.testing.assert_array_equal(found[:, i, j], [(near <= tau).mean() for tau in taus])
+        distances = np.linalg.norm(models[i] - FUNCTIONS[j], axis=-1) / np.sqrt(3)
+        expected = [(distances <= tau).mean() for tau in taus]
+        np.testing.assert_array_equal(shares[:, i, j], expected)
 
 
-def test_right_wrong_and_apart_on_a_case_that_can_be_counted():
+def test_shares_and_recovered_tasks_on_a_small_case():
     functions, taus = levels(4, 10, 6), np.array([4.0, 5.0])
-    np.testing.assert_allclose(theorem.apart(functions, taus)[0], 0.6 + 0.4 * np.eye(4))
-    # 2 tau = 10: neighbours are not more than that apart, the others are.
-    assert theorem.apart(functions, taus)[1][0, 1] == 0.0
-    assert theorem.apart(functions, taus)[1][0, 2] == pytest.approx(0.6)
+    np.testing.assert_allclose(theorem.share_apart(functions, taus)[0], 0.6 + 0.4 * np.eye(4))
+    # 2 tau = 10: neighbors do not differ by more than that, other pairs do.
+    assert theorem.share_apart(functions, taus)[1][0, 1] == 0.0
+    assert theorem.share_apart(functions, taus)[1][0, 2] == pytest.approx(0.6)
     models = functions.copy()
-    models[0, :2], models[1, :3], models[2, :4] = (
-        functions[1, :2],
-        functions[2, :3],
-        functions[0, :4],
-    )
-    agrees, truth = theorem.agreement(models, functions, taus[:1])[0], np.arange(4)
-    np.testing.assert_allclose(theorem.wrong(agrees, truth), [0.2, 0.3, 0.4, 0.0])
-    # Task 1 is as near to task 2 as to itself: a tie is a failure. Task 2 has become task 0.
+    models[0, :2] = functions[1, :2]
+    models[1, :3] = functions[2, :3]
+    models[2, :4] = functions[0, :4]
+    agrees = theorem.agreement(models, functions, taus[:1])[0]
+    truth = np.arange(4)
+    np.testing.assert_allclose(theorem.share_wrong(agrees, truth), [0.2, 0.3, 0.4, 0.0])
+    # Task 1 agrees with task 2 as often as with itself: a tie fails. Task 2 is taken for task 0.
     assert theorem.recovered(agrees, truth).tolist() == [True, False, False, True]
 
 
 @pytest.mark.parametrize("scale", [0.1, 0.5, 1.0, 2.0])
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.7])
 def test_the_bounds_hold_for_any_model(scale, share):
-    """Models wrong in all ways: noise of several sizes on every pair, and other tasks' answers on some."""
+    """Errors of two kinds: noise on every pair, and other tasks' answers on some of them."""
     taus = np.array([0.05, 0.2, 0.4])
     for seed in range(5):
         rng = np.random.default_rng(seed)
-        # Some tasks are hit much harder than others.
+        # Some tasks get much more noise than others.
         noise = scale * rng.exponential(size=(12, 1, 1)) ** 3 * rng.normal(size=FUNCTIONS.shape)
-        models = theorem.scattered(FUNCTIONS, share, rng) + noise
+        models = theorem.random_errors(FUNCTIONS, share, rng) + noise
         for point in points(models, FUNCTIONS, taus):
             assert point["recovery/theorem"] >= point["sharp bound"] - 1e-12
             if point["check"]:
@@ -72,22 +75,19 @@ def test_the_bounds_hold_for_any_model(scale, share):
                 assert point["sharp bound"] >= point["bound"]
 
 
-def test_a_perfect_model_loses_nothing_and_a_permuted_decoder_finds_nothing():
+def test_a_perfect_model_loses_no_task_and_a_permuted_decoder_recovers_none():
     (point,) = points(FUNCTIONS, FUNCTIONS, np.array([0.05]))
-    assert (point["delta"], point["bound"], point["recovery/theorem"], point["check"]) == (
-        0.0,
-        1.0,
-        1.0,
-        True,
-    )
+    assert point["delta"] == 0.0
+    assert point["bound"] == point["recovery/theorem"] == 1.0
+    assert point["check"]
     assert point["recovery/permuted"] == 0.0
 
 
 def test_the_check_is_strict():
-    assert theorem.check(0.0399, 0.4)
-    assert not theorem.check(0.0401, 0.4)
-    assert not theorem.check(0.0, 0.0), (
-        "tasks that nowhere differ cannot be told apart by a perfect model either"
+    assert theorem.check_holds(0.0399, 0.4)
+    assert not theorem.check_holds(0.0401, 0.4)
+    assert not theorem.check_holds(0.0, 0.0), (
+        "even a perfect model does not distinguish tasks that are equal everywhere"
     )
 
 
@@ -96,7 +96,7 @@ def test_the_adversary_attains_the_sharp_bound_where_tasks_are_equally_far_apart
     for budget in (0.04, 0.16, 0.2):
         models = theorem.adversary(functions, tau, budget)
         (point,) = points(models, functions, np.array([tau]))
-        # 40 of 100 inputs lose a task: 2 delta / 0.8 of all of them.
+        # 40 of 100 wrong inputs lose a task: a share 2 delta / 0.8 of all tasks.
         assert point["delta"] == pytest.approx(budget)
         assert (
             point["recovery/theorem"]
@@ -107,19 +107,17 @@ def test_the_adversary_attains_the_sharp_bound_where_tasks_are_equally_far_apart
     assert theorem.bound(0.16) == pytest.approx(theorem.sharp_bound(0.16, 0.8))
 
 
-def test_an_odd_number_of_inputs_is_more_than_halved():
-    """Two of three inputs lose a task, one would not: what is spent buys something."""
+def test_half_of_an_odd_number_of_inputs_is_rounded_up():
+    """Two of three wrong inputs lose a task, one does not."""
     functions = levels(4, 10, 3)
     for budget, lost in ((0.025, 0), (0.05, 1), (0.1, 2)):
         (point,) = points(theorem.adversary(functions, 4.0, budget), functions, np.array([4.0]))
-        assert (point["delta"], point["recovery/theorem"]) == (
-            pytest.approx(0.05 * lost),
-            1 - lost / 4,
-        )
+        assert point["delta"] == pytest.approx(0.05 * lost)
+        assert point["recovery/theorem"] == 1 - lost / 4
 
 
 def test_the_cheapest_tasks_go_first():
-    """Two pairs of tasks, 8 and 4 of 10 inputs apart: 4 wrong pairs lose both tasks of the nearer pair."""
+    """Two pairs of tasks differ on 8 and on 4 of 10 inputs: 4 errors lose the second pair."""
     functions = np.zeros((4, 10, 1))
     functions[0, :8], functions[2:] = 10.0, 50.0
     functions[2, :4] = 60.0
@@ -128,24 +126,22 @@ def test_the_cheapest_tasks_go_first():
 
 
 def test_halfway_between_two_tasks_is_free():
-    """Where two tasks are between tau and 2 tau apart, the adversary answers so that both are right."""
+    """Where two tasks differ by tau to 2 tau, the adversary's answer is right for both."""
     functions = np.zeros((2, 10, 1))
     functions[1, :4], functions[1, 4:] = 10.0, 3.0
-    models = theorem.adversary(
-        functions, 2.0, 0.1
-    )  # 2 of 20 pairs: half of the 4 inputs that differ, of one task
+    # 2 of 20 pairs: for one task, half of the 4 inputs that differ.
+    models = theorem.adversary(functions, 2.0, 0.1)
     (point,) = points(models, functions, np.array([2.0]))
     assert (point["delta"], point["recovery/theorem"]) == (pytest.approx(0.1), 0.5)
-    assert theorem.adversary(functions, 2.0, 0.09).tolist() == functions.tolist(), (
-        "too little for any task"
-    )
+    too_few = theorem.adversary(functions, 2.0, 0.09)
+    assert too_few.tolist() == functions.tolist(), "too few errors to lose a task"
 
 
-def test_scattered_errors_are_as_many_as_asked_for():
-    models = theorem.scattered(levels(20, 1000, 1000), 0.3, np.random.default_rng(0))
+def test_the_number_of_random_errors():
+    models = theorem.random_errors(levels(20, 1000, 1000), 0.3, np.random.default_rng(0))
     (point,) = points(models, levels(20, 1000, 1000), np.array([4.0]))
     assert point["delta"] == pytest.approx(0.3, abs=0.02)
-    assert point["recovery/theorem"] == 1.0, "no other task gets more than a few of them"
+    assert point["recovery/theorem"] == 1.0, "each other task gets only a few of them"
 
 
 def test_actions_are_right_or_wrong():
@@ -155,11 +151,11 @@ def test_actions_are_right_or_wrong():
     )
 
 
-def test_the_linear_decoder_finds_the_nearest_task():
+def test_the_linear_decoder_chooses_the_nearest_task():
     tasks = RNG.normal(size=(200, 4))
     features = tasks @ RNG.normal(size=(4, 6)) + 3.0
     np.testing.assert_array_equal(
-        theorem.linear(features, tasks, features[:50], tasks[:50]), np.arange(50)
+        theorem.decode_linearly(features, tasks, features[:50], tasks[:50]), np.arange(50)
     )
 
 
@@ -173,27 +169,27 @@ RUN = rc.Run(
 
 
 @pytest.mark.parametrize("encoding", [rc.Identity(), rc.IntervalShuffle()])
-def test_a_student_is_asked_with_codes_and_read_in_its_deepest_layer(encoding):
+def test_students_get_codes_and_are_decoded_from_the_deepest_layer(encoding):
     run = dataclasses.replace(RUN, encoding=encoding)
     fitted = rc.fit(run)
     known = theorem.candidates(run.family, fitted.world, 0, 50, (0.5, 0.9))
-    found = theorem.student(fitted, fresh(run)[0], known)
+    student = theorem.decode_student(fitted, initialize(run)[0], known)
     answers = np.stack([np.asarray(fitted.predict(known.x, task)) for task in known.tasks]).astype(
         np.float64
     )
     np.testing.assert_array_equal(
-        found.agrees, theorem.agreement(answers, known.functions, known.taus)
+        student.agrees, theorem.agreement(answers, known.functions, known.taus)
     )
     truth = run.family.teach(fitted.world, jnp.asarray(known.tasks[7]), known.x)
     np.testing.assert_allclose(known.functions[7], truth, atol=1e-5)
-    assert len(found.unseen) == 4, "a quarter of the 15 tasks"
-    # Nothing of what is decoded was fitted: linear codes are read perfectly, shuffled ones are not.
-    assert found.linear["code"][found.unseen].all() == isinstance(encoding, rc.Identity)
-    assert set(found.linear) == {"code", "hidden", "untrained"}
+    assert len(student.held_out) == 4, "a quarter of the 15 tasks"
+    # Held-out tasks: linear codes are decoded perfectly, shuffled ones are not.
+    assert student.linear["code"][student.held_out].all() == isinstance(encoding, rc.Identity)
+    assert set(student.linear) == {"code", "hidden", "untrained"}
 
 
 def test_tau_comes_from_the_tasks_alone():
-    world = fresh(RUN)[1]
+    world = initialize(RUN)[1]
     known = theorem.candidates(RUN.family, world, 0, 50, (0.5, 0.9))
     apart = [
         np.sqrt(((one - other) ** 2).mean(axis=-1)).mean()
@@ -201,14 +197,12 @@ def test_tau_comes_from_the_tasks_alone():
         for other in known.functions[:i]
     ]
     np.testing.assert_allclose(known.taus, np.array([0.25, 0.45]) * min(apart))
-    near = [
+    shares = [
         [(np.sqrt(((one - other) ** 2).mean(axis=-1)) > 2 * tau).mean() for tau in known.taus]
         for i, one in enumerate(known.functions)
         for other in known.functions[:i]
     ]
     np.testing.assert_allclose(
-        known.apart, np.min(near, axis=0), err_msg="the check is about the closest two"
+        known.apart, np.min(shares, axis=0), err_msg="the check concerns the two closest tasks"
     )
-    assert (np.diff(known.apart) <= 0).all(), (
-        "a larger tau leaves fewer inputs on which tasks differ"
-    )
+    assert (np.diff(known.apart) <= 0).all(), "with a larger tau, tasks differ on fewer inputs"

@@ -26,7 +26,7 @@ ROWS = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0], [1, 0, 1], [0, 1, 1
 
 @dataclass(frozen=True)
 class Plain:
-    """A family without chance: the answers of a task are its value times the points -1 and 2."""
+    """A deterministic family: the answers of a task are its value times the points -1 and 2."""
 
     num_modules: int = 3
 
@@ -43,7 +43,7 @@ class Plain:
 
 @dataclass(frozen=True)
 class First:
-    """Shows the first module alone."""
+    """The code is the weight of the first module."""
 
     def init(self, key, family):
         return ()
@@ -53,7 +53,7 @@ class First:
 
 
 def lab_of(family, encoding, table, train, world=()):
-    """A laboratory with these rows, by number, as train tasks and all others as test tasks."""
+    """A stub `Lab` in which the rows `train` are train tasks and all others are test tasks."""
     order = np.concatenate([train, np.setdiff1d(np.arange(len(table)), train)])
     split = Split(jnp.asarray(order), jnp.int32(len(train)), jnp.int32(len(table) - len(train)))
     fields = {
@@ -63,41 +63,41 @@ def lab_of(family, encoding, table, train, world=()):
         "split": split,
         "world": world,
     }
-    nothing = dict.fromkeys(["observe", "look"], lambda *_: None)
-    return SimpleNamespace(net=None, **nothing, **fields)  # a ceiling needs no network
+    unused = dict.fromkeys(["observe", "look"], lambda *_: None)
+    return SimpleNamespace(net=None, **unused, **fields)
 
 
 def measured(lab, **fields):
-    found = jax.jit(lambda: BayesCeiling(**fields).measure(KEY, lab))()
-    return {name: float(value) for name, value in found.items()}
+    result = jax.jit(lambda: BayesCeiling(**fields).measure(KEY, lab))()
+    return {name: float(value) for name, value in result.items()}
 
 
 def expected_loss(row, candidates):
-    """Mean squared error of the mean answer of some rows, in plain NumPy: the points -1 and 2 have mean square 2.5."""
+    """Squared error of the mean answer of some rows; the points -1 and 2 have mean square 2.5."""
     value = ROWS @ VALUES
     return 2.5 * (value[candidates].mean() - value[row]) ** 2
 
 
-def test_it_is_the_mean_over_the_tasks_that_agree():
+def test_the_prediction_is_the_mean_over_agreeing_tasks():
     train, agree = (
         [0, 1, 5],
         {0: [0, 3, 4], 1: [1, 2, 5], 2: [1, 2, 5], 3: [0, 3, 4], 4: [0, 3, 4], 5: [1, 2, 5]},
     )
-    found = measured(lab_of(Plain(), First(), ROWS, train), num_tasks=6, num_points=2)
+    result = measured(lab_of(Plain(), First(), ROWS, train), num_tasks=6, num_points=2)
     for side, rows in (("seen", train), ("test", [2, 3, 4])):
         for prior, known in (("all", range(6)), ("train", train)):
             losses = [expected_loss(row, [c for c in agree[row] if c in known]) for row in rows]
-            assert found[f"{side}/{prior}/loss"] == pytest.approx(np.mean(losses), rel=1e-5)
-        assert found[f"{side}/num_agree"] == 3
-    # The bet is better on train tasks and worse on others.
-    assert found["seen/train/loss"] < found["seen/all/loss"]
-    assert found["test/train/loss"] > found["test/all/loss"]
+            assert result[f"{side}/{prior}/loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+        assert result[f"{side}/num_agree"] == 3
+    # The prior over train tasks is better on train tasks and worse on test tasks.
+    assert result["seen/train/loss"] < result["seen/all/loss"]
+    assert result["test/train/loss"] > result["test/all/loss"]
 
 
-def test_where_no_train_task_agrees_all_tasks_count():
-    found = measured(lab_of(Plain(), First(), ROWS, [1, 2]), num_tasks=4, num_points=2)
+def test_the_prior_is_uniform_if_no_train_task_agrees():
+    result = measured(lab_of(Plain(), First(), ROWS, [1, 2]), num_tasks=4, num_points=2)
     losses = [expected_loss(5, [1, 2])] + [expected_loss(row, [0, 3, 4]) for row in (0, 3, 4)]
-    assert found["test/train/loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+    assert result["test/train/loss"] == pytest.approx(np.mean(losses), rel=1e-5)
 
 
 FAMILY = Hyperteacher(
@@ -119,35 +119,33 @@ def hyperlab(encoding, family=FAMILY):
 @pytest.mark.parametrize(
     "encoding", [Identity(), Orthogonal(), Hidden(0.0), FewShot(1), FewShot(3, sequence=True)]
 )
-def test_a_code_that_tells_its_task_leaves_nothing_open(encoding):
-    found = measured(hyperlab(encoding), num_tasks=30)
+def test_a_code_that_identifies_its_task_agrees_with_one_row(encoding):
+    result = measured(hyperlab(encoding), num_tasks=30)
     for side in ("seen", "test"):
-        assert found[f"{side}/num_agree"] == 1
-        assert found[f"{side}/all/r2"] == found[f"{side}/train/r2"] == pytest.approx(1, abs=1e-5)
+        assert result[f"{side}/num_agree"] == 1
+        assert result[f"{side}/all/r2"] == result[f"{side}/train/r2"] == pytest.approx(1, abs=1e-5)
 
 
-def test_the_more_is_hidden_the_less_can_be_predicted():
-    found = [measured(hyperlab(Hidden(frac)), num_tasks=200) for frac in (0.0, 0.3, 0.6, 1.0)]
+def test_predictions_get_worse_as_more_is_hidden():
+    results = [measured(hyperlab(Hidden(frac)), num_tasks=200) for frac in (0.0, 0.3, 0.6, 1.0)]
     for side in ("seen", "test"):
-        scores = [scores[f"{side}/all/r2"] for scores in found]
+        scores = [result[f"{side}/all/r2"] for result in results]
         assert sorted(scores, reverse=True) == scores
-        assert [found[0][f"{side}/num_agree"], found[-1][f"{side}/num_agree"]] == [1, 15]
+        assert [results[0][f"{side}/num_agree"], results[-1][f"{side}/num_agree"]] == [1, 15]
         assert scores[1] < 0.95
         assert scores[3] < 0.3
 
 
-def test_with_drawn_weights_tasks_cannot_be_listed():
-    found = measured(hyperlab(Identity(), Hyperteacher(num_modules=5, num_hot=2)), num_tasks=4)
-    assert np.isnan(list(found.values())).all()
+def test_with_drawn_weights_all_scores_are_nan():
+    result = measured(hyperlab(Identity(), Hyperteacher(num_modules=5, num_hot=2)), num_tasks=4)
+    assert np.isnan(list(result.values())).all()
 
 
-def test_what_it_cannot_do_is_told():
+def test_unsupported_networks_are_refused():
     grid = PreferenceGrid(
         num_modules=4, num_hot=2, num_features=4, observation="compact", weights="khot"
     )
-    with pytest.raises(
-        InputError, match=r"those of PreferenceGrid are no real numbers: use diagnostics=\(\)"
-    ):
+    with pytest.raises(InputError, match=r"PreferenceGrid does not have: use diagnostics=\(\)"):
         BayesCeiling(2).measure(KEY, lab_of(grid, Identity(), grid.tasks(), [0, 1], grid.init(KEY)))
     with pytest.raises(InputError, match=r"all 20,000 tasks: use a table of at most 10,000"):
         BayesCeiling().measure(KEY, lab_of(Plain(), First(), np.ones((20_000, 3), np.int8), [0, 1]))

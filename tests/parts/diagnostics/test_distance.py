@@ -8,7 +8,7 @@ from recombine.parts.diagnostics.distance import Distance
 from recombine.parts.prng import new_key
 from recombine.parts.protocols import Split
 from recombine.sweeps.run import Run
-from recombine.training.task_sampler import Laboratory, Setting, make_shared, make_split
+from recombine.training.task_sampler import Setting, TaskSampler, make_shared, make_split
 
 FAMILY = rc.Hyperteacher(num_modules=5, num_hot=2, d_input=3, d_hidden=3, num_outputs=3)
 KEY = new_key(0)
@@ -18,11 +18,8 @@ def distance(net, world, pieces):
     run = Run(FAMILY, diagnostics=())
     shared = jax.tree.map(jnp.asarray, make_shared(FAMILY))
     split = Split(*map(jnp.asarray, make_split(run, FAMILY.tasks())[0]))
-    return float(
-        Distance(pieces).measure(KEY, Laboratory(run, shared, split, Setting(world, ()), net))[
-            "distance"
-        ]
-    )
+    lab = TaskSampler(run, shared, split, Setting(world, ()), net)
+    return float(Distance(pieces).measure(KEY, lab)["distance"])
 
 
 def test_relative_to_the_size_of_the_construction():
@@ -32,14 +29,15 @@ def test_relative_to_the_size_of_the_construction():
     assert distance(jax.tree.map(lambda leaf: 1.25 * leaf, net), world, 5) == pytest.approx(
         0.25, abs=1e-6
     )
-    # All arrays count together, each number alike: to forget the readout costs its share of the length.
-    gone = jax.tree.map(jnp.zeros_like, net.layers[2])
-    sizes = [
-        sum(float(jnp.square(leaf).sum()) for leaf in jax.tree.leaves(part))
-        for part in (net.layers[2], net)
-    ]
-    forgetful = type(net)((*net.layers[:2], gone), None)
-    assert distance(forgetful, world, 5) == pytest.approx((sizes[0] / sizes[1]) ** 0.5, rel=1e-5)
+    # All numbers count equally: without the readout, the distance is its share of the norm.
+    zeros = jax.tree.map(jnp.zeros_like, net.layers[2])
+    of_readout, of_net = (
+        sum(float(jnp.square(leaf).sum()) for leaf in jax.tree.leaves(tree))
+        for tree in (net.layers[2], net)
+    )
+    without_readout = type(net)((*net.layers[:2], zeros), None)
+    expected = (of_readout / of_net) ** 0.5
+    assert distance(without_readout, world, 5) == pytest.approx(expected, rel=1e-5)
 
 
 def test_another_world_is_far_and_another_shape_has_no_distance():

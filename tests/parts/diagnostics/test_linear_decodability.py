@@ -17,7 +17,7 @@ from recombine.parts.prng import new_key
 from recombine.parts.protocols import Batch, Observation, Split
 from recombine.sweeps.run import Run, label
 from recombine.training.scheduler import train
-from recombine.training.task_sampler import Laboratory, Setting, make_shared, make_split
+from recombine.training.task_sampler import Setting, TaskSampler, make_shared, make_split
 
 KEY = new_key(0)
 
@@ -68,7 +68,7 @@ def test_ridges_agree_with_scikit_learn():
     y = layers["narrow"] @ rng.normal(size=(7, 3)) + rng.normal(5, 1, (n, 3))
     for name, prediction in predict(layers, y, new, l2).items():
         h = layers[name]
-        # Relative to the mean variance of a feature, times n because scikit-learn penalises a sum.
+        # Relative to the mean variance of a feature, times n because scikit-learn penalizes a sum.
         alpha = l2 * n * np.square(h - h.mean(axis=0)).mean()
         ridge = linear_model.Ridge(alpha=alpha, fit_intercept=True).fit(h, y)
         np.testing.assert_allclose(
@@ -89,7 +89,7 @@ def test_the_papers_ridge_penalises_the_intercept_too():
         )
 
 
-def test_a_planted_code_is_read_despite_zeros_and_offsets():
+def test_a_planted_code_is_decoded_despite_zeros_and_offsets():
     rng = np.random.default_rng(2)
     mixing = 2 * np.linalg.qr(rng.normal(size=(6, 6)))[0]
 
@@ -105,14 +105,15 @@ def test_a_planted_code_is_read_despite_zeros_and_offsets():
     assert r2(h_new @ np.linalg.lstsq(h, y, rcond=None)[0], y_new).min() < 0.9
 
 
-def test_shuffled_labels_score_nothing():
+def test_permuted_labels_score_at_chance():
     rng = np.random.default_rng(3)
     (y, h), (y_new, h_new) = (
         (y, np.hstack([y, rng.normal(size=(2500, 2))]))
         for y in (tasks(rng, 2500), tasks(rng, 2500))
     )
-    # d = 8 useless features cost d/n = 0.003 of R2. The features do hold the task, so a chance correlation of 1/sqrt(n)
-    # between true and shuffled labels moves a module's score by 2/sqrt(n) = 0.04; we allow three times that.
+    # d = 8 useless features cost d/n = 0.003 of R2. The features encode the task, so a chance
+    # correlation of 1/sqrt(n) between true and permuted labels changes a module's score by
+    # 2/sqrt(n) = 0.04. The test allows three times that.
     noise = r2(predict({"h": h}, rng.permutation(y), {"h": h_new}, 1e-3)["h"], y_new)
     assert np.abs(noise).max() < 0.12
     assert abs(noise.mean()) < 0.05
@@ -136,7 +137,7 @@ def test_scores_do_not_depend_on_a_layers_scale():
     assert 0.3 < ours["plain"] < 0.95
     assert ours["small"] == pytest.approx(ours["plain"], abs=1e-3)
     assert ours["large"] == pytest.approx(ours["plain"], abs=1e-3)
-    # The paper's constants do depend on it: tiny features are regularised away.
+    # The paper's constants do depend on it: tiny features are regularized away.
     assert paper["small"] < 0.05 < 0.3 < paper["plain"]
 
 
@@ -184,7 +185,7 @@ def test_it_measures_every_layer_of_a_network():
     @jax.jit
     def measure(key, shared, split, world, net):
         return diagnostic.measure(
-            key, Laboratory(run, shared, Split(*split), Setting(world, ()), net)
+            key, TaskSampler(run, shared, Split(*split), Setting(world, ()), net)
         )
 
     scores = measure(KEY, shared, split, world, net)
@@ -210,7 +211,7 @@ def test_it_measures_every_layer_of_a_network():
 
 
 def planted(qualities, last_only=False):
-    """A laboratory whose layers hold the tasks and noise: {layer: (amount of noise in train, in test)}."""
+    """A stub `Lab` whose layers are tasks plus noise: {layer: (noise in train, noise in test)}."""
 
     def observe(key, part, n, net=None):
         rng = np.random.default_rng(["train", "test"].index(part))
@@ -257,25 +258,26 @@ def test_the_deepest_layer_is_the_last_hidden_one_also_beyond_ten():
         for kind in ("pre", "hidden")
     }
     scores = measured(planted(noises | {"output": (0.5, 0.5)}))
-    # All layers score differently, so equality says which one was taken.
+    # All layers have different scores, so equal scores identify the layer.
     assert len({float(scores[f"{layer}/test/r2"]) for layer in noises}) == 6
     assert scores["deepest/test/r2"] == scores["hidden11/test/r2"]
     assert scores["deepest/seen/r2"] == scores["hidden11/seen/r2"]
 
 
-def test_ours_reads_all_points_and_the_papers_only_the_last():
+def test_the_default_uses_all_points_and_the_papers_variant_the_last():
     lab = planted({"pre0": (0, 0), "hidden0": (0, 0), "output": (0, 0)}, last_only=True)
-    ours, paper = measured(lab), measured(lab, paper=True)
+    default = measured(lab)
+    paper = measured(lab, paper=True)
     # Noise in two of three points: the best slope is 1/3 or less.
-    assert ours["pre0/test/r2"] < 0.4
+    assert default["pre0/test/r2"] < 0.4
     assert paper["pre0/test/r2"] > 0.9
-    # Its penalty of 1 on a sum of squares costs 100 tasks of variance 0.15 no more than a few hundredths.
-    assert ours["code/test/r2"] > 0.999 > paper["code/test/r2"] > 0.9
+    # Its penalty of 1 costs a few hundredths of R2 with 100 tasks of variance 0.15.
+    assert default["code/test/r2"] > 0.999 > paper["code/test/r2"] > 0.9
     assert not any("hidden" in name for name in paper)
     assert paper["deepest/test/r2"] == paper["pre0/test/r2"]
 
 
-def test_the_two_variants_have_their_own_names():
+def test_variants_have_different_labels():
     assert label(LinearDecodability()) == "LinearDecodability"
     assert label(LinearDecodability(paper=True)) == "LinearDecodability-paper"
 
@@ -292,38 +294,25 @@ def test_the_two_variants_have_their_own_names():
         ({"paper": 1}, r"LinearDecodability\.paper must be True or False"),
     ],
 )
-def test_mistakes_are_told_by_the_fields_name(fields, message):
+def test_errors_name_the_field(fields, message):
     with pytest.raises(InputError, match=message):
         LinearDecodability(**fields)
 
 
-def test_probes_fitted_on_all_tasks_see_every_task_whatever_the_split():
+def evenly_spaced(split, n):
+    return np.asarray(linear_decodability._evenly_spaced(split, n)).tolist()
+
+
+def test_probes_fitted_on_all_tasks_use_every_task_whatever_the_split():
     orders = np.array([4, 2, 0, 1, 3, 5, 9, 9])  # six tasks are used
     for num_train in (1, 3, 5):
         split = Split(jnp.array(orders), jnp.int32(num_train), jnp.int32(6 - num_train))
-        assert sorted(set(np.asarray(linear_decodability._evenly(split, 6)).tolist())) == [
-            0,
-            1,
-            2,
-            3,
-            4,
-            5,
-        ]
-        assert set(np.asarray(linear_decodability._evenly(split, 13)).tolist()) == {
-            0,
-            1,
-            2,
-            3,
-            4,
-            5,
-        }
+        assert set(evenly_spaced(split, 6)) == {0, 1, 2, 3, 4, 5}
+        assert set(evenly_spaced(split, 13)) == {0, 1, 2, 3, 4, 5}
         for n in (41, 175, 696):
             every = Split(jnp.arange(n), jnp.int32(n - 5), jnp.int32(5))
-            assert sorted(np.asarray(linear_decodability._evenly(every, n)).tolist()) == list(
-                range(n)
-            )
-        half = np.asarray(linear_decodability._evenly(split, 3)).tolist()
-        assert half == [4, 0, 3], "every second one"
+            assert sorted(evenly_spaced(every, n)) == list(range(n))
+        assert evenly_spaced(split, 3) == [4, 0, 3], "every second task"
     assert label(LinearDecodability(fit_on="all")) == "LinearDecodability-all"
 
 
@@ -333,10 +322,8 @@ def test_few_train_tasks_limit_the_usual_probe_but_not_the_one_of_all_tasks():
     probes = LinearDecodability(**sizes), LinearDecodability(fit_on="all", **sizes)
     rows = train(dataclasses.replace(base, diagnostics=probes))
     last = rows.iloc[-1]
-    usual, fitted_on_all = (last[f"{label(probe)}/hidden0/test/r2"] for probe in probes)
-    assert usual < fitted_on_all - 0.1, (
-        "nine train tasks are too few to fit a probe of eight modules"
-    )
+    fitted_on_train, fitted_on_all = (last[f"{label(probe)}/hidden0/test/r2"] for probe in probes)
+    assert fitted_on_train < fitted_on_all - 0.1, "nine train tasks are too few for eight modules"
     assert not [
         name for name in rows if "/module=" in name and name.startswith("LinearDecodability")
     ]

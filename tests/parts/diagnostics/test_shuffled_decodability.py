@@ -12,8 +12,7 @@ from recombine.parts.protocols import Batch, Observation
 
 
 def lab():
-    """Layers from which the task can be read exactly, at each of two points."""
-
+    """A stub `Lab` with layers from which tasks can be decoded exactly, at each of two points."""
     rotation = jnp.asarray(
         np.linalg.qr(np.random.default_rng(7).normal(size=(4, 4)))[0], jnp.float32
     )
@@ -30,15 +29,15 @@ def lab():
     return SimpleNamespace(observe=observe, look=observe, **absent)
 
 
-def test_nothing_is_read_from_another_tasks_activations():
+def test_nothing_is_decoded_from_another_tasks_activations():
     sizes = {"num_fit": 1000, "num_seen": 1000, "num_test": 1000}
     shuffled = ShuffledDecodability(**sizes).measure(new_key(0), lab())
-    honest = LinearDecodability(**sizes).measure(new_key(0), lab())
-    assert shuffled.keys() == honest.keys()
+    unpermuted = LinearDecodability(**sizes).measure(new_key(0), lab())
+    assert shuffled.keys() == unpermuted.keys()
     for name in ("code/test/r2", "hidden0/seen/r2", "best/test/r2"):
-        # Chance correlations of 1/sqrt(1000) with the true labels move a module's score by about as much.
+        # Chance correlations with the true labels are about 1/sqrt(1000).
         assert abs(float(shuffled[name])) < 0.05, name
-        assert float(honest[name]) > 0.99, name
+        assert float(unpermuted[name]) > 0.99, name
 
 
 def test_bad_sizes():

@@ -13,40 +13,42 @@ from recombine.parts.protocols import Batch, Observation
 ABSENT = dict.fromkeys(["net", "family", "world", "split", "encoding"])
 
 
-def lab(table, looked, tells):
-    """A network whose only layer is the task itself where `tells` says so, and noise elsewhere."""
+def lab(table, observed_rows, is_encoded):
+    """A stub `Lab` with one layer: the task itself for rows that are encoded, noise for others."""
 
     def look(key, rows, net=None):
-        looked.append(np.asarray(rows))
-        noise = jnp.asarray(np.random.default_rng(len(looked)).normal(size=rows.shape), jnp.float32)
-        layer = jnp.where(tells(rows)[:, None], rows, noise)[:, None]
+        observed_rows.append(np.asarray(rows))
+        noise = jnp.asarray(
+            np.random.default_rng(len(observed_rows)).normal(size=rows.shape), jnp.float32
+        )
+        layer = jnp.where(is_encoded(rows)[:, None], rows, noise)[:, None]
         return Observation(Batch(layer, layer, rows, rows), layer, {"hidden0": layer})
 
     return SimpleNamespace(look=look, observe=look, table=table, **ABSENT)
 
 
 def test_decoders_are_fitted_on_one_half_of_all_tasks_and_scored_on_the_other():
-    table, looked = jnp.asarray(np.random.default_rng(0).random((101, 4)), jnp.float32), []
+    table, observed_rows = jnp.asarray(np.random.default_rng(0).random((101, 4)), jnp.float32), []
     scores = TaskInformation(num_fit=60, num_test=120).measure(
-        new_key(0), lab(table, looked, lambda r: r[:, 0] >= 0)
+        new_key(0), lab(table, observed_rows, lambda r: r[:, 0] >= 0)
     )
-    fit, seen, test = ({tuple(row) for row in rows.tolist()} for rows in looked)
+    fit, seen, test = ({tuple(row) for row in rows.tolist()} for rows in observed_rows)
     assert fit == seen
     assert not fit & test
     assert (len(fit), len(test)) == (50, 51), "all tasks are in one half or the other"
-    assert [len(rows) for rows in looked] == [60, 60, 120]
+    assert [len(rows) for rows in observed_rows] == [60, 60, 120]
     assert float(scores["hidden0/test/r2"]) > 0.99
 
 
-def test_what_a_layer_does_not_tell_is_not_found():
+def test_what_a_layer_does_not_represent_is_not_decoded():
     table = jnp.asarray(np.random.default_rng(0).random((400, 4)), jnp.float32)
-    found = TaskInformation().measure(new_key(0), lab(table, [], lambda rows: rows[:, 0] > 2))
-    assert float(found["hidden0/test/r2"]) < 0.1
-    assert float(found["code/test/r2"]) > 0.99
+    scores = TaskInformation().measure(new_key(0), lab(table, [], lambda rows: rows[:, 0] > 2))
+    assert float(scores["hidden0/test/r2"]) < 0.1
+    assert float(scores["code/test/r2"]) > 0.99
 
 
 def test_it_does_not_depend_on_what_was_trained():
-    """An untrained network tells as much of its tasks, however few of them are train tasks."""
+    """An untrained network has the same score, whatever the number of train tasks."""
     base = rc.Run(
         rc.Hyperteacher(num_modules=6, d_input=4, d_hidden=4, num_outputs=4),
         model=rc.MLP((16, 16)),

@@ -9,7 +9,7 @@ from recombine.parts.families.hyperteacher import Hyperteacher, Teacher
 from recombine.parts.prng import new_key
 from recombine.parts.protocols import Split
 from recombine.sweeps.run import Run
-from recombine.training.task_sampler import Laboratory, Setting, make_shared
+from recombine.training.task_sampler import Setting, TaskSampler, make_shared
 
 
 def teacher(family):
@@ -21,7 +21,7 @@ def teacher(family):
 
 
 def pairs(code, family, num_pairs):
-    """The points and the answers that a code holds: first all points, then all answers."""
+    """The points and answers in a code: first all points, then all answers."""
     x, y = np.split(np.asarray(code), [num_pairs * family.d_input])
     return x.reshape(num_pairs, -1), y.reshape(num_pairs, -1)
 
@@ -46,7 +46,7 @@ def test_the_code_is_fifty_true_pairs_of_the_task():
     )
     weight, bias = (0.6 * theta[2] + theta[5]) / 3**0.5, (0.6 * b[2] + b[5]) / 3**0.5
     np.testing.assert_allclose(y, np.maximum(x @ weight + bias, 0) @ omega, atol=1e-4)
-    # The same key gives the same pairs, another one all others.
+    # The same key gives the same pairs, another key other pairs.
     np.testing.assert_array_equal(codes[0], codes[1])
     other, _ = pairs(codes[2], family, 50)
     assert len({row.tobytes() for row in np.concatenate([x, other])}) == 100
@@ -55,7 +55,7 @@ def test_the_code_is_fifty_true_pairs_of_the_task():
 def test_the_points_to_be_predicted_are_not_among_the_pairs():
     family = Hyperteacher(num_modules=3, num_hot=2, d_input=4, d_hidden=4, num_outputs=2)
     run = Run(family=family, encoding=FewShot(num_pairs=8))
-    lab = Laboratory(
+    lab = TaskSampler(
         run, make_shared(family), Split(*map(jnp.int32, (0, 1, 1))), Setting(teacher(family), ())
     )
     rows = jnp.asarray(family.tasks()[:2])
@@ -67,7 +67,7 @@ def test_the_points_to_be_predicted_are_not_among_the_pairs():
     assert len({point.tobytes() for point in points}) == 2 * (16 + 8)
 
 
-def test_it_needs_a_pair():
+def test_at_least_one_pair_is_required():
     assert FewShot().num_tokens(Hyperteacher()) == 0
     with pytest.raises(InputError, match=r"FewShot\.num_pairs must be at least 1, got 0"):
         FewShot(0)

@@ -17,13 +17,13 @@ def codes(frac_hidden, num=2000):
     return np.asarray(encode(jax.random.split(new_key(0), num)))
 
 
-def test_a_fraction_is_hidden_and_the_code_tells_which():
-    weights, shown = np.split(codes(0.3), 2, axis=1)
-    assert set(np.unique(shown)) == {0, 1}
-    np.testing.assert_array_equal(weights, shown * np.asarray(TASK))
-    # 10,000 draws: a standard error of 0.005; of 2,000 draws, correlations of 0.022.
-    assert shown.mean() == pytest.approx(0.7, abs=0.02)
-    assert np.abs(np.corrcoef(shown.T) - np.eye(5)).max() < 0.1
+def test_a_fraction_is_hidden_and_the_code_has_the_mask():
+    weights, visible = np.split(codes(0.3), 2, axis=1)
+    assert set(np.unique(visible)) == {0, 1}
+    np.testing.assert_array_equal(weights, visible * np.asarray(TASK))
+    # Standard errors: 0.005 of the mean of 10,000 draws, 0.022 of correlations of 2,000.
+    assert visible.mean() == pytest.approx(0.7, abs=0.02)
+    assert np.abs(np.corrcoef(visible.T) - np.eye(5)).max() < 0.1
 
 
 def test_nothing_or_everything_can_be_hidden():
@@ -35,9 +35,9 @@ def test_nothing_or_everything_can_be_hidden():
 
 
 def test_all_fractions_share_a_program():
-    one, other = (Run(encoding=Hidden(frac)) for frac in (0.1, 0.9))
-    assert one != other
-    assert structure(one) == structure(other)
+    first, second = (Run(encoding=Hidden(frac)) for frac in (0.1, 0.9))
+    assert first != second
+    assert structure(first) == structure(second)
 
 
 @pytest.mark.parametrize("frac_hidden", [-0.1, 1.1, float("nan")])

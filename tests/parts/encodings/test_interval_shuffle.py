@@ -8,7 +8,7 @@ from recombine.parts.encodings.interval_shuffle import IntervalShuffle
 from recombine.parts.families.hyperteacher import Hyperteacher
 from recombine.parts.prng import new_key
 
-# A permutation without a fixed point: interval i goes to interval TO[i].
+# A permutation without a fixed point: interval i is moved to interval TO[i].
 TO = (3, 7, 0, 9, 5, 8, 2, 1, 6, 4)
 
 
@@ -19,29 +19,34 @@ def shuffle(to, task):
 
 def encode(values, to=TO):
     values = np.atleast_1d(np.asarray(values, np.float32))
-    # Repeated to one length, so that one compiled program serves all tests.
+    # All inputs have the same length, so that all tests use one compiled program.
     code = np.asarray(shuffle(np.array(to, np.int32), np.resize(values, 1000)))
     assert code.dtype == np.float32
     return code[: len(values)]
 
 
 @pytest.mark.parametrize("tenths", range(10))
-def test_a_weight_on_a_border_is_in_the_interval_that_it_opens(tenths):
-    # 0.6 as 6/10, 0.1 * 6, 0.7 - 0.1 and in float32: some of them lie below the border, some above.
-    made = [tenths / 10, 0.1 * tenths, (tenths + 1) / 10 - 0.1, np.float32(tenths) / np.float32(10)]
-    made += [
+def test_a_weight_on_a_border_is_in_the_interval_above(tenths):
+    # 0.6 as 6/10, 0.1 * 6, 0.7 - 0.1 and in float32: some are below the border, some above.
+    weights = [
+        tenths / 10,
+        0.1 * tenths,
+        (tenths + 1) / 10 - 0.1,
+        np.float32(tenths) / np.float32(10),
+    ]
+    weights += [
         np.float32(0.1) * np.float32(tenths),
         np.float32(tenths + 1) / np.float32(10) - np.float32(0.1),
     ]
-    made += [np.nextafter(made[3], np.float32(2)), np.nextafter(made[3], np.float32(-1))]
-    np.testing.assert_allclose(encode(made), TO[tenths] / 10, atol=1e-5)
+    weights += [np.nextafter(weights[3], np.float32(2)), np.nextafter(weights[3], np.float32(-1))]
+    np.testing.assert_allclose(encode(weights), TO[tenths] / 10, atol=1e-5)
 
 
-def test_the_place_within_an_interval_is_kept():
-    places = np.array([0.01, 0.25, 0.5, 0.75, 0.99])
+def test_the_position_within_an_interval_is_kept():
+    positions = np.array([0.01, 0.25, 0.5, 0.75, 0.99])
     for interval, moved in enumerate(TO):
         np.testing.assert_allclose(
-            encode((interval + places) / 10), (moved + places) / 10, atol=1e-6
+            encode((interval + positions) / 10), (moved + positions) / 10, atol=1e-6
         )
 
 
@@ -53,7 +58,7 @@ def test_one_stays_and_zero_moves():
     np.testing.assert_allclose(encode([0, 0]), [0.3, 0.3], atol=1e-6)
 
 
-def test_absent_modules_stay_at_zero_where_asked():
+def test_keep_zero_leaves_absent_modules_at_zero():
     code = IntervalShuffle(keep_zero=True).encode(
         jnp.array(TO), new_key(0), jnp.array([0, 0.05, 0.5, 1]), None
     )

@@ -9,7 +9,7 @@ from recombine.parts.prng import new_key
 
 
 def shapes(num_modules, num_layers=3):
-    """By hand: half of the modules (rounded down, then up, …) -> 2M -> 2M -> a scale and a shift for all others."""
+    """Half of the modules (rounded down, then up, …) -> 2M -> 2M -> scale and shift of others."""
     kept = [
         num_modules // 2 if i % 2 == 0 else num_modules - num_modules // 2
         for i in range(num_layers)
@@ -29,14 +29,14 @@ def weights(num_modules, scale, num_layers=3):
 
 
 @jax.jit
-def there_and_back(params, tasks):
-    """The codes of some tasks, and what is recovered from them."""
+def encode_and_decode(params, tasks):
+    """The codes of some tasks, and the tasks decoded from them."""
     codes = jax.vmap(lambda z: InvertibleNN().encode(params, new_key(1), z, None))(tasks)
     return codes, jax.vmap(lambda code: InvertibleNN().decode(params, code))(codes)
 
 
 def by_hand(params, z):
-    """The couplings in NumPy, as the equation has them: layers take turns in which half they keep."""
+    """The coupling layers in NumPy, in float64; layers alternate in which half they keep."""
     z = np.array(z, np.float64)
     half = len(z) // 2
     for i, layer in enumerate(params):
@@ -58,7 +58,7 @@ def by_hand(params, z):
 def test_the_task_can_be_recovered(num_modules, scale):
     tasks = np.float32(np.random.default_rng(1).uniform(0, 1, (3, num_modules)))
     params = weights(num_modules, scale)
-    codes, recovered = there_and_back(params, tasks)
+    codes, recovered = encode_and_decode(params, tasks)
     np.testing.assert_allclose(recovered, tasks, atol=1e-5 if scale < 1 else 1e-4)
     np.testing.assert_allclose(codes, [by_hand(params, z) for z in tasks], atol=1e-5)
     assert np.abs(codes - tasks).min() > 1e-4, "every entry is changed by some coupling"
@@ -66,11 +66,11 @@ def test_the_task_can_be_recovered(num_modules, scale):
 
 def test_couplings_take_turns():
     z = np.float32([[0.5, 0, 1, 0.7, 0.6]])
-    one, _ = there_and_back(weights(5, 1.0, num_layers=1), z)
+    one, _ = encode_and_decode(weights(5, 1.0, num_layers=1), z)
     np.testing.assert_array_equal(one[:, :2], z[:, :2])
     assert np.abs(one[:, 2:] - z[:, 2:]).min() > 0.01
     params = weights(5, 1.0, num_layers=2)
-    two, recovered = there_and_back(params, z)
+    two, recovered = encode_and_decode(params, z)
     np.testing.assert_allclose(two[:, 2:], one[:, 2:], atol=1e-6)
     assert np.abs(two[:, :2] - z[:, :2]).min() > 0.01
     np.testing.assert_allclose(recovered, z, atol=1e-5)
@@ -78,9 +78,10 @@ def test_couplings_take_turns():
 
 @pytest.mark.parametrize(("scale", "least", "most"), [(1.0, 0.1, 2.0), (0.1, 1e-4, 1e-2)])
 def test_the_code_is_not_affine_in_the_task(scale, least, most):
-    # An affine map sends midpoints to midpoints. With the published scale of 0.1 it nearly does.
+    # An affine map takes midpoints to midpoints. With the published scale of 0.1 the code nearly
+    # does.
     tasks = np.float32([np.zeros(16), np.ones(16), np.full(16, 0.5)])
-    codes, _ = there_and_back(weights(16, scale), tasks)
+    codes, _ = encode_and_decode(weights(16, scale), tasks)
     assert least < np.abs(codes[2] - (codes[0] + codes[1]) / 2).max() < most
 
 
@@ -110,6 +111,6 @@ def test_one_module_cannot_be_coupled():
 @pytest.mark.parametrize(
     ("fields", "name"), [({"num_layers": 0}, "num_layers"), ({"scale": -1}, "scale")]
 )
-def test_mistakes_are_told_by_the_fields_name(fields, name):
+def test_errors_name_the_field(fields, name):
     with pytest.raises(InputError, match=rf"InvertibleNN\.{name}"):
         InvertibleNN(**fields)

@@ -19,7 +19,7 @@ def sentence(task):
 
 
 def test_a_sentence_worked_out_by_hand():
-    # M = 3: modules are the words 1, 2, 3, and the weights 0, 0.1, …, 1 are the words 4, 5, …, 14.
+    # M = 3: words 1, 2, 3 are the modules, words 4, 5, …, 14 the weights 0, 0.1, …, 1.
     assert sentence([0.5, 0, 1]) == [1, 9, 2, 4, 3, 14]
     assert Language().num_tokens(Hyperteacher(num_modules=3)) == 17
 
@@ -34,14 +34,14 @@ def test_a_sentence_names_every_module_in_order():
 @pytest.mark.parametrize("tenths", range(11))
 def test_the_word_does_not_depend_on_how_a_weight_was_rounded(tenths):
     one, ten, tenth = np.float32(1), np.float32(10), np.float32(0.1)
-    made = [
+    weights = [
         np.float32(tenths) / ten,
         np.float32(tenths) * tenth,
         one - np.float32(10 - tenths) / ten,
     ]
-    made += [np.nextafter(made[0], np.float32(2)), np.nextafter(made[0], np.float32(-1))]
-    assert len({float(weight) for weight in made}) >= 3
-    assert {sentence([weight, 0])[1] for weight in made} == {3 + tenths}
+    weights += [np.nextafter(weights[0], np.float32(2)), np.nextafter(weights[0], np.float32(-1))]
+    assert len({float(weight) for weight in weights}) >= 3
+    assert {sentence([weight, 0])[1] for weight in weights} == {3 + tenths}
 
 
 def test_words_are_whole_numbers_below_the_vocabulary():
@@ -56,12 +56,12 @@ def test_words_are_whole_numbers_below_the_vocabulary():
     assert len(np.unique(words, axis=0)) == len(np.unique(np.round(np.asarray(tasks), 3), axis=0))
 
 
-def test_read_as_floats_a_sentence_is_an_affine_copy_of_the_task():
+def test_as_floats_a_sentence_is_an_affine_copy_of_the_task():
     task = np.array([0.5, 0, 0.6, 1.0])
     np.testing.assert_allclose((np.array(sentence(task)[1::2]) - 5) / 10, task)
 
 
-def test_a_family_with_a_sentence_of_its_own_says_that():
+def test_the_familys_own_sentence_is_used():
     family = GoalGrid(num_mazes=2)
     task = family.modules(np.array([[3, 1, 0, 4]]))[0].astype(np.float32)
     speaker = Language().init(new_key(0), family)

@@ -37,13 +37,14 @@ def test_the_code_is_q_z_and_keeps_norms_and_angles():
 
 
 def test_every_key_mixes_all_modules_in_its_own_way():
-    one, other = matrix(16), matrix(16, seed=1)
-    # Entries of a uniform orthogonal matrix have variance 1/M: nothing of the identity is left, and no two agree.
-    for q in (one, other):
+    first = matrix(16)
+    second = matrix(16, seed=1)
+    # Entries of a uniform orthogonal matrix have variance 1/M, far from the identity.
+    for q in (first, second):
         assert np.abs(q).max() < 0.9
         assert abs(np.trace(q)) < 4
-    assert np.abs(one - other).max() > 0.3
-    assert abs((one * other).sum()) < 5
+    assert np.abs(first - second).max() > 0.3
+    assert abs((first * second).sum()) < 5
 
 
 def test_codes_are_float_vectors():

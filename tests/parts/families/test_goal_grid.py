@@ -10,14 +10,14 @@ import recombine as rc
 from recombine.basics.errors import InputError
 from recombine.basics.random_streams import generator
 from recombine.parts import conditions
-from recombine.parts.families.goal_grid import FAR, GoalGrid
+from recombine.parts.families.goal_grid import WALL_DISTANCE, GoalGrid
 from recombine.parts.prng import new_key
 
 MOVES = [(-1, 0), (0, 1), (1, 0), (0, -1)]  # up, right, down, left
 
 
 def around(walls, cell):
-    """The free neighbours of a cell, by the number of the move that leads there."""
+    """The free neighbors of a cell, with the number of the move that leads there."""
     for action, (down, right) in enumerate(MOVES):
         row, column = cell[0] + down, cell[1] + right
         if 0 <= row < 7 and 0 <= column < 7 and not walls[row, column]:
@@ -25,7 +25,7 @@ def around(walls, cell):
 
 
 def search(walls, cell):
-    """How many moves every cell is from this one, by breadth-first search; what cannot be reached is left out."""
+    """The number of moves from this cell to all reachable ones, by breadth-first search."""
     moves, queue = {cell: 0}, collections.deque([cell])
     while queue:
         here = queue.popleft()
@@ -63,7 +63,7 @@ def mazes():
 
 @functools.cache
 def episodes(decoy):
-    """100 random tasks, each in a world of its own, and an episode of each: rows, walls, observations, actions."""
+    """An episode of each of 100 random tasks and worlds: rows, walls, observations, actions."""
     family = GoalGrid(decoy=decoy)
     rows = family.tasks()[np.random.default_rng(0).integers(500, size=100)]
 
@@ -78,10 +78,10 @@ def episodes(decoy):
 
 @functools.cache
 def beginnings():
-    """The first steps of 4000 episodes of one task: find the chair in the top-right quadrant of a winding maze."""
+    """The first steps of 4000 episodes of one task: find the chair in the top-right quadrant."""
     family = GoalGrid()
-    # Where most ways within the quadrant are long, so that start and goal can both be there.
-    long = (mazes()[1][:, :4, 4:, :4, 4:] >= 7) & (mazes()[1][:, :4, 4:, :4, 4:] < FAR)
+    # A maze with long paths within the quadrant, so that start and goal can both be there.
+    long = (mazes()[1][:, :4, 4:, :4, 4:] >= 7) & (mazes()[1][:, :4, 4:, :4, 4:] < WALL_DISTANCE)
     number, maze = divmod(int(long.sum(axis=(1, 2, 3, 4)).argmax()), 5)
     task = family.weigh(new_key(0), jnp.array([1, 4, maze, 0]))
     draw = jax.jit(jax.vmap(lambda key: family.sample(world(number), key, task, 1)))
@@ -89,8 +89,8 @@ def beginnings():
     return worlds().walls[number, maze], np.asarray(x).reshape(4000, 7, 7, 7) > 0
 
 
-def surprise(counts):
-    """How far counts are from even, in standard deviations of chi-square."""
+def deviation(counts):
+    """The deviation of counts from uniform, in standard deviations of chi-square."""
     counts = np.asarray(counts, float)
     chi_square = (np.square(counts - counts.mean()) / counts.mean()).sum()
     return (chi_square - (len(counts) - 1)) / np.sqrt(2 * (len(counts) - 1))
@@ -134,7 +134,7 @@ def test_mazes_are_random():
     open_ = (~walls).mean(axis=0)
     passage = np.add.outer(np.arange(7), np.arange(7)) % 2 == 1
     assert 0.4 < open_[passage].min() < open_[passage].max() < 0.9
-    # No side of the grid is special: turned mazes are as likely. 500 mazes have a standard error of 0.022.
+    # Rotated mazes are equally likely. 500 mazes have a standard error of 0.022.
     for turned in (open_.T, open_[::-1], open_[:, ::-1]):
         assert np.abs(open_ - turned).max() < 0.13
 
@@ -142,7 +142,7 @@ def test_mazes_are_random():
 def test_distances_are_those_of_a_breadth_first_search():
     walls, distance = mazes()
     for maze, table in zip(walls[:20], distance[:20], strict=True):
-        expected = np.full((7, 7, 7, 7), FAR)
+        expected = np.full((7, 7, 7, 7), WALL_DISTANCE)
         for cell in cells(~maze):
             for there, moves in search(maze, cell).items():
                 expected[*cell, *there] = moves
@@ -151,14 +151,15 @@ def test_distances_are_those_of_a_breadth_first_search():
 
 def test_some_start_is_seven_moves_away_from_any_goal():
     walls, distance = mazes()
-    farthest = np.where(distance < FAR, distance, -1).max(axis=(3, 4))
+    farthest = np.where(distance < WALL_DISTANCE, distance, -1).max(axis=(3, 4))
     assert farthest[~walls].min() >= 7
-    # Not by luck: corners are free, and the farthest is 7 or more rows and columns away from all cells but a wall.
+    # This holds for all mazes: corners are free, and the farthest corner is at least 7 rows and
+    # columns away from every cell except the middle one, which is a wall.
     away = np.maximum(np.arange(7), np.arange(7)[::-1])
     assert cells(np.add.outer(away, away) < 7) == [(3, 3)]
     assert walls[:, 3, 3].all()
-    # And no way is longer than an episode may be.
-    assert distance[distance < FAR].max() <= 30
+    # No path is longer than an episode.
+    assert distance[distance < WALL_DISTANCE].max() <= 30
 
 
 @pytest.mark.parametrize("decoy", [False, True])
@@ -222,7 +223,7 @@ def test_distractors_are_of_other_kinds_except_for_the_decoy(decoy):
     assert len(set(decoys)) == (12 if decoy else 0)
 
 
-def test_with_a_decoy_the_quadrant_must_be_read():
+def test_with_a_decoy_the_quadrant_is_needed():
     wrong = []
     for row, _, x, y in zip(*episodes(True), strict=True):
         planes = x > 0
@@ -234,10 +235,10 @@ def test_with_a_decoy_the_quadrant_must_be_read():
                 action for action, cell in around(planes[0, 5], here) if moves[cell] < moves[here]
             ]
             wrong.append((closer[0] if closer else 4 + row[1]) != y[step])
-    assert np.mean(wrong) > 0.4, "who goes for the decoy is wrong about half of the time"
+    assert np.mean(wrong) > 0.4, "actions towards the decoy are wrong about half of the time"
 
 
-def test_places_and_kinds_are_drawn_evenly():
+def test_positions_and_kinds_are_uniform():
     maze, planes = beginnings()
     goal, start, others = (
         plane.reshape(4000, 49)
@@ -247,30 +248,30 @@ def test_places_and_kinds_are_drawn_evenly():
     inside = np.array([quadrant(divmod(cell, 7)) == 1 for cell in range(49)])
     counts = goal.sum(axis=0)
     assert (counts[~(free & inside)] == 0).all()
-    assert surprise(counts[free & inside]) < 5
+    assert deviation(counts[free & inside]) < 5
     both_inside = 0
     for cell in np.flatnonzero(counts):
         moves = search(maze, divmod(int(cell), 7))
         far = np.array([moves.get(divmod(there, 7), 0) >= 7 for there in range(49)])
         starts, distractors = start[goal[:, cell]].sum(axis=0), others[goal[:, cell]].sum(axis=0)
         assert (starts[~far] == 0).all()
-        assert surprise(starts[far]) < 5
+        assert deviation(starts[far]) < 5
         both_inside += (far & inside).sum()
         elsewhere = free & (np.arange(49) != cell)
         assert (distractors[~elsewhere] == 0).all()
-        assert surprise(distractors[elsewhere]) < 5
+        assert deviation(distractors[elsewhere]) < 5
     assert both_inside > 10
-    # Four distractors on 30 cells know nothing of the agent, nor of each other's kind.
+    # Four distractors on 30 cells are independent of the agent and of each other's kind.
     assert abs((others & start).sum() / 4000 - 4 / 30) < 5 * np.sqrt(4 / 30 * 26 / 30 / 4000)
     kinds = planes[:, 1:5].sum(axis=(2, 3))
-    assert surprise(kinds.sum(axis=0)) < 5
+    assert deviation(kinds.sum(axis=0)) < 5
     assert (kinds.max(axis=1) == 1).mean() == pytest.approx(
         24 / 4**4, abs=5 * np.sqrt(0.1 * 0.9 / 4000)
     )
 
 
 def test_few_points_are_the_beginning_of_an_episode_and_many_are_several():
-    # As full as it gets: objects on all free cells, in episodes as short as they may be.
+    # The most crowded grid: objects on all free cells, in the shortest episodes.
     family = GoalGrid(num_objects=2, num_distractors=30, horizon=31, decoy=True)
 
     @jax.jit
@@ -278,13 +279,13 @@ def test_few_points_are_the_beginning_of_an_episode_and_many_are_several():
         task = family.weigh(key, jnp.array([2, 3, 0, 1]))
         return [family.sample(world(1), key, task, n) for n in (31, 4, 70)]
 
-    (x, y), (few_x, few_y), (many_x, many_y) = draw(new_key(3))
-    assert (few_x.shape, few_y.shape) == ((4, 4 * 49), (4,))
-    np.testing.assert_array_equal(few_x, x[:4])
-    np.testing.assert_array_equal(few_y, y[:4])
-    assert (many_x.shape, many_y.shape) == ((70, 4 * 49), (70,))
-    assert [int((many_y[i : i + 31] == 4 + 3).sum()) for i in (0, 31)] == [1, 1]
-    first, second, third = (np.asarray(many_x[i]).reshape(4, 7, 7) > 0 for i in (0, 31, 62))
+    (x, y), (short_x, short_y), (long_x, long_y) = draw(new_key(3))
+    assert (short_x.shape, short_y.shape) == ((4, 4 * 49), (4,))
+    np.testing.assert_array_equal(short_x, x[:4])
+    np.testing.assert_array_equal(short_y, y[:4])
+    assert (long_x.shape, long_y.shape) == ((70, 4 * 49), (70,))
+    assert [int((long_y[i : i + 31] == 4 + 3).sum()) for i in (0, 31)] == [1, 1]
+    first, second, third = (np.asarray(long_x[i]).reshape(4, 7, 7) > 0 for i in (0, 31, 62))
     for planes in (first, second, third):
         np.testing.assert_array_equal(planes[:2].sum(axis=0), ~planes[2])
         assert planes[1].sum() == 2, "the goal and the decoy"
@@ -338,15 +339,13 @@ def test_examples_are_true_pairs_of_the_task():
             assert action == (closer[0] if closer else 4 + row[1])
             slots.append(goals[0])
             steps.append(moves[here])
-    # The goal's place in the list varies, and every stage of an episode occurs.
+    # The goal's position in the list varies, and every stage of an episode occurs.
     assert set(slots) == {0, 1, 2, 3, 4}
     assert set(range(13)) <= set(steps)
-    assert 0.04 < np.mean(np.array(steps) == 0) < 0.16, (
-        "interactions are shown, about one in eleven"
-    )
+    assert 0.04 < np.mean(np.array(steps) == 0) < 0.16, "about one step in eleven is an interaction"
 
 
-def test_sentences_tell_all_goals_apart():
+def test_sentences_of_all_goals_are_distinct():
     family = GoalGrid()
     assert len(set(family.vocabulary)) == len(family.vocabulary) == 7 + 19
     words = np.asarray(
@@ -422,16 +421,16 @@ def test_four_of_each_kind_can_be_balanced_but_four_and_five_cannot():
         ({"num_distractors": -1}, r"GoalGrid\.num_distractors must be at least 0, got -1"),
         (
             {"num_interactions": 6},
-            r"GoalGrid\.num_interactions must be at most 5, so many have a word, got 6",
+            r"GoalGrid\.num_interactions must be at most 5, the number of words for them, got 6",
         ),
         ({"num_objects": 6}, r"GoalGrid\.num_objects must be at most 5"),
         (
             {"horizon": 30},
-            r"GoalGrid\.horizon must be at least 31, which the longest way takes, got 30",
+            r"GoalGrid\.horizon must be at least 31, the steps of the longest path, got 30",
         ),
         (
             {"num_distractors": 31},
-            r"GoalGrid\.num_distractors=31 do not fit beside the goal: at most 30 do",
+            r"GoalGrid\.num_distractors must be at most 30, the free cells beside the goal, got 31",
         ),
         (
             {"num_distractors": 0, "decoy": True},
@@ -446,7 +445,7 @@ def test_four_of_each_kind_can_be_balanced_but_four_and_five_cannot():
         ({"num_mazes": 2.0}, r"GoalGrid\.num_mazes must be a whole number, got 2\.0"),
     ],
 )
-def test_mistakes_are_told_by_the_fields_name(fields, message):
+def test_errors_name_the_field(fields, message):
     with pytest.raises(InputError, match=message):
         GoalGrid(**fields)
 

@@ -11,7 +11,7 @@ from recombine.parts import episodes as episode
 from recombine.parts.families.preference_grid import CELLS, PreferenceGrid
 from recombine.parts.prng import new_key
 from recombine.parts.protocols import Split
-from recombine.training.task_sampler import Laboratory, Setting, make_shared, make_split
+from recombine.training.task_sampler import Setting, TaskSampler, make_shared, make_split
 from tests.tiny import TINY
 
 FAMILY = PreferenceGrid()
@@ -20,9 +20,9 @@ STEPS = [(0, 0), (-1, 0), (0, 1), (1, 0), (0, -1)]  # nothing, up, right, down, 
 
 
 def planned(objects, discount, horizon):
-    """Q_1 … Q_horizon of every state by plain Bellman backups: {(square, objects left): [value of each action]}.
+    """Q_1, …, Q_horizon by plain Bellman backups: {(square, objects left): [value of each action]}.
 
-    Written anew from the protocol, in float64, with squares and sets of objects instead of arrays.
+    An independent implementation in float64, with squares and sets of objects instead of arrays.
     """
     free = [(r, c) for r in range(7) for c in range(7) if ROOMS[r][c] == " "]
     sets = [
@@ -95,7 +95,7 @@ def test_actions_are_those_of_an_independent_planner(episodes):
         np.testing.assert_allclose(best, max(history[-1][start, frozenset(range(4))]), atol=1e-9)
         np.testing.assert_allclose(gaps[i, 1], best, atol=1e-5)
         lower += best - earned > 1e-6
-    assert 0 < lower < 60, "the published policy is not the optimum within 8 steps, yet near it"
+    assert 0 < lower < 60, "the published policy is nearly but not quite optimal within 8 steps"
 
 
 def test_the_published_policy_earns_nearly_the_optimum(episodes):
@@ -107,10 +107,10 @@ def test_nineteen_cells_and_distinct_places(episodes):
     played = episodes[2]
     assert len(CELLS) == 19
     assert all(ROOMS[r][c] == " " for r, c in CELLS)
-    places = np.concatenate([played.layout.start[:, None], played.layout.cells], axis=1)
-    assert all(len(set(row)) == 5 for row in places.tolist())
-    # Every cell and every feature comes up about equally often, in every place (5 sigma).
-    for column in places.T:
+    cells = np.concatenate([played.layout.start[:, None], played.layout.cells], axis=1)
+    assert all(len(set(row)) == 5 for row in cells.tolist())
+    # Every cell and every feature is about equally frequent for the agent and objects (5 sigma).
+    for column in cells.T:
         assert np.abs(np.bincount(column, minlength=19) - 200 / 19).max() < 5 * np.sqrt(200 / 19)
     counts = np.bincount(played.layout.features.ravel(), minlength=32)
     assert np.abs(counts - 25).max() < 5 * 5
@@ -118,10 +118,10 @@ def test_nineteen_cells_and_distinct_places(episodes):
 
 def test_an_episode_ends_with_nothing(episodes):
     for actions in episodes[2].action.tolist():
-        kept = [a for a in actions if a != -1]
-        assert actions == kept + [-1] * (8 - len(kept))
-        assert 0 not in kept[:-1]
-        assert len(kept) == 8 or kept[-1] == 0
+        before_end = [action for action in actions if action != -1]
+        assert actions == before_end + [-1] * (8 - len(before_end))
+        assert 0 not in before_end[:-1]
+        assert len(before_end) == 8 or before_end[-1] == 0
 
 
 def test_the_observation_is_the_grid():
@@ -129,9 +129,8 @@ def test_the_observation_is_the_grid():
     x, y = jax.jit(lambda key: FAMILY.sample(world, key, task, 16))(key)
     assert x.shape == (16, 7 * 7 * 34)
     assert y.shape == (16,)
-    played = jax.jit(lambda key: FAMILY.play(world, jax.random.split(key, 2)[1], task))(
-        key
-    )  # the second episode
+    second_key = jax.random.split(key, 2)[1]
+    played = jax.jit(lambda key: FAMILY.play(world, key, task))(second_key)
     np.testing.assert_array_equal(y[8:], played.action)
     for t in range(8):
         expected = np.zeros((7, 7, 34))
@@ -153,14 +152,15 @@ def test_objects_are_collected_where_the_agent_steps(episodes):
 
 def test_few_shot_pairs_are_true_and_compact():
     world, task = FAMILY.init(new_key(0)), jnp.zeros(16).at[jnp.array([1, 4])].set(0.7)
-    seen, action = jax.jit(lambda key: FAMILY.examples(world, key, task, 50))(new_key(2))
-    assert seen.shape == (50, 19 + 4 * (19 + 32))
+    states, action = jax.jit(lambda key: FAMILY.examples(world, key, task, 50))(new_key(2))
+    assert states.shape == (50, 19 + 4 * (19 + 32))
     assert action.shape == (50, 5)
     np.testing.assert_array_equal(action.sum(axis=1), 1)
     values = np.asarray(task @ world, np.float64)
     for i in range(0, 50, 7):
-        shown = np.asarray(seen[i]) > 0
-        cell, rest = int(np.flatnonzero(shown[:19])[0]), shown[19:].reshape(4, 51)
+        state_bits = np.asarray(states[i]) > 0
+        cell = int(np.flatnonzero(state_bits[:19])[0])
+        rest = state_bits[19:].reshape(4, 51)
         objects = [
             (tuple(CELLS[np.flatnonzero(o[:19])[0]].tolist()), values[np.flatnonzero(o[19:])[0]])
             for o in rest
@@ -194,7 +194,7 @@ def test_batches_with_every_encoding(encoding):
     @jax.jit
     def draw(key):
         setting = Setting(family.init(key), encoding.init(key, family))
-        return Laboratory(run, jax.tree.map(jnp.asarray, shared), split, setting).draw(
+        return TaskSampler(run, jax.tree.map(jnp.asarray, shared), split, setting).draw(
             key, shared.table[:3], 8
         )
 
@@ -242,32 +242,34 @@ def test_a_student_learns_to_act():
 
 def test_scores_are_those_of_episodes():
     y = jnp.array([1, 2, 0, -1, -1, -1, -1, -1])
-    found = FAMILY.score(jax.nn.one_hot(jnp.array([1, 2, 4, 0, 0, 0, 0, 0]), 5), y)
-    assert {name: float(v) for name, v in found.items()} == {
-        name: float(v)
-        for name, v in episode.score(
-            jax.nn.one_hot(jnp.array([1, 2, 4, 0, 0, 0, 0, 0]), 5), y, 8
-        ).items()
+    prediction = jax.nn.one_hot(jnp.array([1, 2, 4, 0, 0, 0, 0, 0]), 5)
+    scores = FAMILY.score(prediction, y)
+    expected = episode.score(prediction, y, 8)
+    assert {name: float(v) for name, v in scores.items()} == {
+        name: float(v) for name, v in expected.items()
     }
-    assert found["accuracy"] == np.float32(2 / 3)
-    assert found["trajectory_accuracy"] == 0
+    assert scores["accuracy"] == np.float32(2 / 3)
+    assert scores["trajectory_accuracy"] == 0
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
-        ({"num_modules": 40}, "num_modules=40 preferences are more than num_features=32"),
-        ({"num_objects": 9}, "too many states to plan in: set num_objects to 8"),
+        (
+            {"num_modules": 40},
+            "num_modules=40 preferences on num_features=32 are not linearly independent",
+        ),
+        ({"num_objects": 9}, "num_objects=9 gives too many states: set it to 8"),
         ({"discount": 1.0}, "must be below 1, got 1.0"),
         ({"num_hot": 17}, "lower num_hot"),
     ],
 )
-def test_bad_sizes_are_refused(changes, told):
-    with pytest.raises(InputError, match=told):
+def test_invalid_sizes_are_refused(changes, message):
+    with pytest.raises(InputError, match=message):
         dataclasses.replace(FAMILY, **changes)
 
 
-def test_points_come_in_whole_episodes():
+def test_numbers_of_points_are_multiples_of_the_horizon():
     with pytest.raises(InputError, match="num_points=12 must be a multiple of 8"):
         rc.Run(family=FAMILY, num_points=12)
     with pytest.raises(InputError, match="num_eval_points=20 must be a multiple of 8"):

@@ -35,10 +35,10 @@ def test_a_task_is_the_weighted_sum_of_its_combinations_own_modules():
 
 
 def test_the_same_combination_always_has_the_same_teacher():
-    for one, other in zip(
-        teacher(FAMILY, KEY, task(1, 4)), teacher(FAMILY, KEY, task(1, 4, weight=0.5)), strict=True
-    ):
-        np.testing.assert_array_equal(one, other)
+    full = teacher(FAMILY, KEY, task(1, 4))
+    half = teacher(FAMILY, KEY, task(1, 4, weight=0.5))
+    for array, other_array in zip(full, half, strict=True):
+        np.testing.assert_array_equal(array, other_array)
     world = FAMILY.init(KEY)
     again, y, other = (
         sample(FAMILY, w, new_key(1), task(1, 4), 3)[1]
@@ -55,14 +55,14 @@ def test_no_two_combinations_share_anything():
     for numbers in drawn:
         flat = np.asarray(numbers).reshape(len(rows), -1)
         flat = (flat - flat.mean()) / flat.std()
-        alike = flat @ flat.T / flat.shape[1] - np.eye(len(rows))
+        correlation = flat @ flat.T / flat.shape[1] - np.eye(len(rows))
         # 48 numbers at least: correlations of 0.14 by chance, of 1 where a module is shared.
-        assert np.abs(alike).max() < 0.75
-        assert abs(alike.mean()) < 0.02
+        assert np.abs(correlation).max() < 0.75
+        assert abs(correlation.mean()) < 0.02
 
 
-def test_combinations_of_many_modules_are_told_apart():
-    # 8 and 40 are the same bit of a word of 32.
+def test_combinations_of_many_modules_have_different_teachers():
+    # 8 and 40 are the same bit in words of 32 bits.
     family = Unrelated(num_modules=64)
     teachers = [teacher(family, KEY, task(m, num_modules=64))[2] for m in (8, 40)]
     assert not np.allclose(*teachers)
@@ -74,16 +74,15 @@ def test_combinations_of_many_modules_are_told_apart():
 @pytest.mark.parametrize("num_active", [1, 3])
 def test_answers_are_as_large_as_the_hyperteachers(num_active):
     z = task(*range(num_active), num_modules=8, weight=0.8)
-    spreads = []
+    variances = []
     for family in (Unrelated(num_modules=8), Hyperteacher(num_modules=8)):
         draw = jax.jit(
             jax.vmap(lambda key, family=family: family.sample(family.init(key), key, z, 16)[1])
         )
         y = np.asarray(draw(jax.random.split(KEY, 400)))
-        spreads.append(y.var(axis=1).mean())
-    assert spreads[0] == pytest.approx(
-        spreads[1], rel=0.1
-    )  # 400 teachers: a standard error of 3 percent
+        variances.append(y.var(axis=1).mean())
+    # 400 teachers have a standard error of 3 percent.
+    assert variances[0] == pytest.approx(variances[1], rel=0.1)
 
 
 def test_the_score_is_the_hyperteachers():
@@ -91,19 +90,21 @@ def test_the_score_is_the_hyperteachers():
     y = rng.normal(3, [0.1, 1, 10, 0], (16, 4)).astype(np.float32)
     prediction = (y + rng.normal(0, 0.5, (16, 4))).astype(np.float32)
     for answers in (y, np.zeros_like(y)):
-        given = jnp.asarray(prediction), jnp.asarray(answers)
-        ours, theirs = Unrelated().score(*given), Hyperteacher().score(*given)
-        assert {name: float(v) for name, v in ours.items()} == {
-            name: float(v) for name, v in theirs.items()
+        arrays = jnp.asarray(prediction), jnp.asarray(answers)
+        scores = Unrelated().score(*arrays)
+        expected = Hyperteacher().score(*arrays)
+        assert {name: float(v) for name, v in scores.items()} == {
+            name: float(v) for name, v in expected.items()
         }
 
 
 def test_tasks_and_weights_are_the_hyperteachers():
-    ours, theirs = Unrelated(num_modules=7), Hyperteacher(num_modules=7)
-    rows = ours.tasks()
-    np.testing.assert_array_equal(rows, theirs.tasks())
+    family = Unrelated(num_modules=7)
+    hyperteacher = Hyperteacher(num_modules=7)
+    rows = family.tasks()
+    np.testing.assert_array_equal(rows, hyperteacher.tasks())
     row = jnp.asarray(rows[-1])
-    np.testing.assert_array_equal(ours.weigh(KEY, row), theirs.weigh(KEY, row))
+    np.testing.assert_array_equal(family.weigh(KEY, row), hyperteacher.weigh(KEY, row))
     with pytest.raises(InputError, match=r"Unrelated\.d_input must be at least 1"):
         Unrelated(d_input=0)
     with pytest.raises(InputError, match="num_hot=5"):

@@ -9,7 +9,7 @@ from recombine.experiments.theory._theorem_31 import network
 from recombine.parts.models.built import Built
 from recombine.parts.prng import new_key
 from recombine.parts.protocols import Batch
-from recombine.sweeps.run import put, structure
+from recombine.sweeps.run import replace_fields, structure
 
 FAMILY = rc.Hyperteacher(num_modules=5, num_hot=2, d_input=3, d_hidden=3, num_outputs=3)
 KEY = new_key(0)
@@ -32,11 +32,11 @@ def test_noise_is_relative_to_each_array_and_a_knob():
         assert float(jnp.sqrt(jnp.square(after - before).mean())) == pytest.approx(
             0.3 * size, rel=0.8, abs=1e-9
         )
-    one = rc.Run(FAMILY, model=Built(2, 5))
-    assert structure(one) == structure(put(one, {"model.noise": 0.3}))
+    run = rc.Run(FAMILY, model=Built(2, 5))
+    assert structure(run) == structure(replace_fields(run, {"model.noise": 0.3}))
 
 
-def test_it_answers_as_its_teacher_where_it_stands_still():
+def test_with_learning_rate_zero_it_predicts_as_its_teacher():
     run = rc.Run(
         FAMILY,
         model=Built(2, 33),
@@ -46,16 +46,14 @@ def test_it_answers_as_its_teacher_where_it_stands_still():
         diagnostics=(),
     )
     assert rc.train([run])["test/r2"].iloc[-1] > 0.999
-    wrong = put(run, {"model.num_hot": 3})
-    assert rc.train([wrong])["test/r2"].iloc[-1] < 0.99, (
-        "z is divided by the root of another number"
-    )
+    wrong = replace_fields(run, {"model.num_hot": 3})
+    assert rc.train([wrong])["test/r2"].iloc[-1] < 0.99, "z is divided by sqrt(3), not sqrt(2)"
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
-        ({"encoding": rc.IntervalShuffle()}, None),  # it fits in shape, and the teacher is not met
+        ({"encoding": rc.IntervalShuffle()}, None),  # the right shape, but the wrong network
         ({"encoding": rc.Language()}, "choose encoding=Identity"),
         ({"family.num_layers": 2}, "num_layers=1"),
         (
@@ -64,10 +62,12 @@ def test_it_answers_as_its_teacher_where_it_stands_still():
         ),
     ],
 )
-def test_what_it_cannot_read_is_told(change, says):
-    run = put(rc.Run(FAMILY, model=Built(2), num_steps=1, num_evals=1, diagnostics=()), change)
-    if says is None:
+def test_unsupported_codes_and_families_are_refused(change, message):
+    run = replace_fields(
+        rc.Run(FAMILY, model=Built(2), num_steps=1, num_evals=1, diagnostics=()), change
+    )
+    if message is None:
         assert rc.train([run])["test/r2"].iloc[-1] < 0.5
         return
-    with pytest.raises(InputError, match=says):
+    with pytest.raises(InputError, match=message):
         rc.train([run])

@@ -21,7 +21,7 @@ def drawn(model, d_input=3, d_code=4, num_outputs=2, code_type=np.float32):
 
 
 def filled(model, **sizes):
-    """The network with NumPy's numbers in all its arrays: biases matter then, and nothing needs compiling."""
+    """The network with random numbers in all arrays, also in biases, without compiling anything."""
     rng = np.random.default_rng(0)
     return jax.tree.map(
         lambda a: np.float32(rng.normal(0, 0.5, a.shape)),
@@ -51,16 +51,16 @@ def several(normalisation, d_code=4):
 
 
 def by_hand(net, x, code):
-    """The equation in float64, weight by weight: generate a network with one hidden layer and apply it to a point."""
+    """The equation in float64, weight by weight: generate the network and apply it to a point."""
     code = np.float64(code)
     if net.norm is not None:
         code = (code - code.mean()) / np.sqrt(code.var() + 1e-5) * net.norm.weight + net.norm.bias
 
-    def generated(maker, *shape):
-        theta = np.empty(shape)
-        for i, place in enumerate(np.ndindex(*shape)):
-            theta[place] = sum(np.float64(maker.weight[i]) * code) + maker.bias[i]
-        return theta
+    def generated(generator, *shape):
+        weights = np.empty(shape)
+        for i, index in enumerate(np.ndindex(*shape)):
+            weights[index] = sum(np.float64(generator.weight[i]) * code) + generator.bias[i]
+        return weights
 
     d_input, d_hidden, num_outputs = len(x), len(net.hidden.bias.bias), len(net.readout.bias.bias)
     kernel = generated(net.hidden.kernel, d_hidden, d_input) / math.sqrt(d_input)
@@ -81,10 +81,10 @@ def test_it_applies_the_network_that_the_code_generates(normalisation):
     np.testing.assert_array_equal(activations["hidden0"], np.maximum(activations["pre0"], 0))
     np.testing.assert_array_equal(activations["output"], prediction)
     assert (np.asarray(activations["pre0"]) < 0).any()
-    # One task at a time: the same, and of a task's own shape.
-    alone, of_alone = call(net, x[1], code[1])
-    np.testing.assert_allclose(alone, prediction[1], atol=1e-5)
-    assert {name: h.shape for name, h in of_alone.items()} == {
+    # The same for one task at a time, without the axis of tasks.
+    single, single_activations = call(net, x[1], code[1])
+    np.testing.assert_allclose(single, prediction[1], atol=1e-5)
+    assert {name: h.shape for name, h in single_activations.items()} == {
         "pre0": (5, 7),
         "hidden0": (5, 7),
         "output": (5, 2),
@@ -92,22 +92,24 @@ def test_it_applies_the_network_that_the_code_generates(normalisation):
 
 
 def test_before_the_nonlinearity_it_is_linear_in_the_code():
-    net, x, (one, other, *_) = several("none")
+    net, x, codes = several("none")
+    first_code, second_code = codes[:2]
 
-    def bent(net, layer):
-        # Weights that sum to 1, so that the generators' biases are counted once.
-        mixed, first, second = (
-            call(net, x[0], code)[1][layer] for code in (3 * one - 2 * other, one, other)
-        )
-        return np.abs(mixed - 3 * first + 2 * second).max()
+    def nonlinearity(net, layer):
+        def activation(code):
+            return call(net, x[0], code)[1][layer]
 
-    assert bent(net, "pre0") < 1e-4
-    # The controls: behind the ReLU and the second generated layer it is not, and a LayerNorm is not linear either.
-    assert bent(net, "output") > 0.1
-    assert bent(several("layer")[0], "pre0") > 0.1
+        # Coefficients that sum to 1, so that the generators' biases are counted once.
+        mixed = activation(3 * first_code - 2 * second_code)
+        return np.abs(mixed - 3 * activation(first_code) + 2 * activation(second_code)).max()
+
+    assert nonlinearity(net, "pre0") < 1e-4
+    # Controls: after the ReLU it is not linear, and with a LayerNorm it is not either.
+    assert nonlinearity(net, "output") > 0.1
+    assert nonlinearity(several("layer")[0], "pre0") > 0.1
 
 
-def test_a_layernorm_loses_the_codes_scale():
+def test_a_layernorm_removes_the_scale_of_the_code():
     net, x, code = several("layer")
     np.testing.assert_allclose(
         call(net, x[0], code[0])[0], call(net, x[0], 3 * code[0] + 1)[0], atol=1e-3
@@ -121,7 +123,8 @@ def test_a_hyperteacher_is_one_of_its_networks():
     rng = np.random.default_rng(2)
     theta, b, omega = rng.normal(size=(5, 4, 6)), rng.normal(size=(5, 6)), rng.normal(size=(6, 2))
     net = jax.tree.map(np.zeros_like, filled(Hypernetwork(6, "none"), d_input=4, d_code=5))
-    # Column m of a generator is module m; the readout, which no module changes, is in the generator's bias.
+    # Column m of a generator is module m. The readout does not depend on the task, so it is the
+    # bias of its generator.
     net.hidden.kernel.weight[:] = (
         theta.transpose(2, 1, 0).reshape(24, 5) / math.sqrt(family.num_hot) * math.sqrt(4)
     )
@@ -139,34 +142,35 @@ def test_generated_kernels_start_with_the_variance_of_a_lecun_draw():
     assert all(
         isinstance(leaf, jax.Array) and leaf.dtype == np.float32 for leaf in jax.tree.leaves(net)
     )
-    # Matrices, (out, in): that is what Muon takes them for.
+    # Muon treats them as matrices (out, in).
     shapes = [leaf.shape for leaf in jax.tree.leaves((net.hidden, net.readout)) if leaf.ndim > 1]
     assert shapes == [(50 * 20, 30), (50, 30), (10 * 50, 30), (10, 30)]
     codes = np.random.default_rng(3).normal(size=(20, 30)).astype(np.float32)
-    # Points of unit vectors read the generated kernels: without biases, pre0 is a kernel's column.
+    # At unit vectors and without biases, pre0 is a column of the generated weights.
     _, activations = call_many(
         net, np.broadcast_to(np.eye(20, dtype=np.float32), (20, 20, 20)), codes
     )
     kernels = np.asarray(activations["pre0"])
     assert kernels.std() == pytest.approx(20**-0.5, rel=0.05)
     assert abs(kernels.mean()) < 0.05 * 20**-0.5
-    for maker in (net.hidden.bias, net.readout.bias):
-        assert not maker.weight.any()
-        assert not maker.bias.any()
+    for generator in (net.hidden.bias, net.readout.bias):
+        assert not generator.weight.any()
+        assert not generator.bias.any()
     assert not net.hidden.kernel.bias.any()
-    # LayerNormed codes make hidden layers of unit variance for points of unit variance, and outputs half of that.
+    # With normalized codes and points of unit variance, hidden layers have variance 1 and outputs
+    # half of that.
     x = np.random.default_rng(4).normal(size=(20, 100, 20)).astype(np.float32)
     prediction, activations = call_many(net, x, codes)
     assert np.var(activations["pre0"]) == pytest.approx(1, rel=0.1)
     assert np.var(prediction) == pytest.approx(0.5, rel=0.15)
-    one, other = (
-        np.asarray(net.hidden.kernel.weight).ravel()[:5000],
-        np.asarray(net.readout.kernel.weight).ravel()[:5000],
+    hidden = np.asarray(net.hidden.kernel.weight).ravel()[:5000]
+    readout = np.asarray(net.readout.kernel.weight).ravel()[:5000]
+    assert abs(np.corrcoef(hidden, readout)[0, 1]) < 0.07, (
+        "layers must not share their random numbers"
     )
-    assert abs(np.corrcoef(one, other)[0, 1]) < 0.07, "layers must not share their random numbers"
 
 
-def test_whole_numbers_are_read_as_floats():
+def test_integer_codes_are_used_as_floats():
     net = filled(Hypernetwork(7), code_type=np.int32)
     x, words = np.full((2, 3), 0.3, np.float32), np.array([1, 9, 2, 4])
     expected = by_hand(net, x[0], [1.0, 9, 2, 4])[1]
@@ -184,8 +188,8 @@ def test_products_are_in_the_type_of_the_weights(normalisation):
         if " = dot_general[" in line
     ]
     assert kinds == ["bf16"] * 6  # four generators and two layers
-    (_, expected), (_, found) = call_many(net, x, code), call_many(low, x, code)
-    for name, h in found.items():
+    (_, expected), (_, low_precision) = call_many(net, x, code), call_many(low, x, code)
+    for name, h in low_precision.items():
         assert h.dtype == jnp.float32
         np.testing.assert_allclose(h, expected[name], atol=0.03 * np.abs(expected[name]).max())
 
@@ -201,7 +205,7 @@ def test_products_are_in_the_type_of_the_weights(normalisation):
         ),
     ],
 )
-def test_mistakes_are_told_by_the_fields_name(fields, message):
+def test_errors_name_the_field(fields, message):
     with pytest.raises(InputError, match=message):
         Hypernetwork(**fields)
 
@@ -212,6 +216,6 @@ def test_mistakes_are_told_by_the_fields_name(fields, message):
 def test_images_and_sequences_are_refused(points, code):
     example = Batch(np.zeros(points), np.zeros((5, 2)), np.zeros(code), np.zeros(4))
     with pytest.raises(
-        InputError, match=r"Hypernetwork reads points \(n, d\) and a flat code: choose an encoding"
+        InputError, match=r"Hypernetwork needs points \(n, d\) and a flat code: choose an encoding"
     ):
         Hypernetwork(6).init(new_key(0), example, 2)

@@ -39,7 +39,7 @@ def drawn(model, family, code=None, world=None):
 
 
 def as_student(world):
-    """A teacher's own arrays in the student's order of axes."""
+    """The student with the arrays of a teacher."""
     modules = tuple(layer.transpose(0, 2, 1) for layer in world.modules)
     return Mixture(modules, tuple(layer.T for layer in world.biases), world.readout.T)
 
@@ -71,10 +71,10 @@ def test_with_the_teachers_arrays_it_is_the_teacher(num_layers):
 def test_it_has_the_same_shapes_as_the_teacher():
     for num_layers in (1, 2):
         family = small(num_layers)
-        ours = jax.eval_shape(lambda family=family: drawn(ModularOracle(), family))
-        theirs = jax.eval_shape(lambda family=family: as_student(family.init(new_key(0))))
-        assert jax.tree.map(lambda leaf: leaf.shape, ours) == jax.tree.map(
-            lambda leaf: leaf.shape, theirs
+        student = jax.eval_shape(lambda family=family: drawn(ModularOracle(), family))
+        teacher = jax.eval_shape(lambda family=family: as_student(family.init(new_key(0))))
+        assert jax.tree.map(lambda leaf: leaf.shape, student) == jax.tree.map(
+            lambda leaf: leaf.shape, teacher
         )
     wide = jax.eval_shape(lambda: drawn(ModularOracle(d_hidden=64), small(2)))
     assert [layer.shape for layer in wide.modules] == [(5, 64, 3), (5, 64, 64)]
@@ -93,9 +93,9 @@ def test_a_rotated_code_is_undone_by_rotated_modules():
         tuple(layer @ rotation.T for layer in net.biases),
         net.readout,
     )
-    straight = call_many(net, x, z)[0]
-    np.testing.assert_allclose(call_many(rotated, x, z @ rotation.T)[0], straight, atol=1e-5)
-    assert np.abs(call_many(net, x, z @ rotation.T)[0] - straight).max() > 0.1
+    expected = call_many(net, x, z)[0]
+    np.testing.assert_allclose(call_many(rotated, x, z @ rotation.T)[0], expected, atol=1e-5)
+    assert np.abs(call_many(net, x, z @ rotation.T)[0] - expected).max() > 0.1
 
 
 @LAYERS
@@ -119,11 +119,11 @@ def test_every_layer_is_a_mixture_written_out(num_layers):
         np.testing.assert_allclose(
             prediction[task, point], np.float64(world.readout).T @ h, atol=1e-5
         )
-    # One task at a time: the same.
-    alone, of_alone = as_student(world)(x[1], z[1])
-    np.testing.assert_allclose(alone, prediction[1], atol=1e-5)
-    assert of_alone.keys() == activations.keys()
-    np.testing.assert_array_equal(of_alone["output"], alone)
+    # The same for one task at a time.
+    single, single_activations = as_student(world)(x[1], z[1])
+    np.testing.assert_allclose(single, prediction[1], atol=1e-5)
+    assert single_activations.keys() == activations.keys()
+    np.testing.assert_array_equal(single_activations["output"], single)
 
 
 def test_absent_modules_learn_nothing():
@@ -137,25 +137,25 @@ def test_absent_modules_learn_nothing():
         assert np.array_equal(np.stack(learned) > 0, [[True, False, True, False, True]] * 2)
 
 
-def test_nothing_but_the_teachers_shapes_is_used():
+def test_only_the_teachers_shapes_are_used():
     family = small(2)
     worlds = [
         teacher_of(family, lambda shape, value=value: np.full(shape, value))
         for value in (np.nan, 7.0)
     ]
-    blind, other = (
+    first, second = (
         jax.jit(lambda world: drawn(ModularOracle(), family, world=world))(world)
         for world in worlds
     )
-    for one, same in zip(jax.tree.leaves(blind), jax.tree.leaves(other), strict=True):
-        np.testing.assert_array_equal(one, same)
-        assert np.isfinite(one).all()
+    for leaf, other_leaf in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        np.testing.assert_array_equal(leaf, other_leaf)
+        assert np.isfinite(leaf).all()
 
 
 def test_matrices_start_with_the_teachers_variance():
     family = Hyperteacher(num_modules=8, d_input=20, d_hidden=100, num_outputs=200, num_layers=2)
     net = jax.jit(lambda: drawn(ModularOracle(), family))()
-    # The fan-in is one module's input, as the teacher's is.
+    # The fan-in is the input of one module, as for the teacher.
     for fan_in, kernel in ((20, net.modules[0]), (100, net.modules[1]), (100, net.readout)):
         assert np.var(kernel) == pytest.approx(math.sqrt(3) / fan_in, rel=0.04)
         assert abs(np.mean(kernel)) < 5 * np.std(kernel) / math.sqrt(kernel.size)
@@ -177,8 +177,8 @@ def test_products_are_in_the_type_of_the_weights():
         if " = dot_general[" in line
     ]
     assert kinds == ["bf16"] * 7  # for each layer a mixture, a bias and a product, then the readout
-    (_, expected), (_, found) = call_many(net, x, code), call_many(low, x, code)
-    for name, h in found.items():
+    (_, expected), (_, low_precision) = call_many(net, x, code), call_many(low, x, code)
+    for name, h in low_precision.items():
         assert h.dtype == jnp.float32
         np.testing.assert_allclose(h, expected[name], atol=0.03 * np.abs(expected[name]).max())
 
@@ -205,20 +205,20 @@ def test_worlds_that_are_no_hyperteacher_are_refused():
     flat = world._replace(modules=(jnp.zeros((5, 6)),))
     for other in ((), {"modules": world.modules}, world._replace(modules=()), flat, world.modules):
         with pytest.raises(
-            InputError, match="is the hyperteacher's structure: choose family=Hyperteacher"
+            InputError, match="has the structure of a hyperteacher: choose family=Hyperteacher"
         ):
             drawn(ModularOracle(), small(), world=other)
 
 
 def test_it_needs_a_world():
     example = Batch(np.zeros((4, 3)), np.zeros((4, 2)), np.zeros(5, np.float32), np.zeros(5))
-    with pytest.raises(InputError, match="hyperteacher's structure"):
+    with pytest.raises(InputError, match="the structure of a hyperteacher"):
         ModularOracle().init(new_key(0), example, 2)
 
 
 @pytest.mark.parametrize(
     ("width", "message"), [(-1, "at least 0, got -1"), (8.0, "a whole number, got 8.0")]
 )
-def test_mistakes_are_told_by_the_fields_name(width, message):
+def test_errors_name_the_field(width, message):
     with pytest.raises(InputError, match=rf"ModularOracle\.d_hidden must be {message}"):
         ModularOracle(d_hidden=width)

@@ -39,7 +39,7 @@ def drawn(model, x, code, num_outputs=2):
 
 
 def filled(kind):
-    """The network with NumPy's numbers in all its arrays: gains and biases matter then, and nothing needs compiling."""
+    """The network with random numbers in all arrays, also in gains and biases, not compiled."""
     rng = np.random.default_rng(0)
     shapes = jax.eval_shape(lambda: drawn(SMALL, X[0], CODES[kind][0]))
     return jax.tree.map(lambda a: np.float32(rng.normal(0, 0.5, a.shape)), shapes)
@@ -55,14 +55,14 @@ def norm_by_hand(norm, h):
 
 
 def head_by_hand(q, k, v):
-    """Attention of one head. Rotary positions are turns of complex numbers, by t - s alone."""
+    """Attention of one head. Rotary positions are rotations of complex numbers by t - s."""
     half = q.shape[1] // 2
-    speeds = 10_000.0 ** (-np.arange(half) / half)
+    frequencies = 10_000.0 ** (-np.arange(half) / half)
     q, k = q[:, :half] + 1j * q[:, half:], k[:, :half] + 1j * k[:, half:]
     out = np.zeros_like(v)
     for t in range(len(q)):
         logits = [
-            (q[t] * k[s].conj() * np.exp(1j * (t - s) * speeds)).real.sum() / np.sqrt(2 * half)
+            (q[t] * k[s].conj() * np.exp(1j * (t - s) * frequencies)).real.sum() / np.sqrt(2 * half)
             for s in range(t + 1)
         ]
         weights = np.exp(logits) / np.exp(logits).sum()
@@ -71,7 +71,7 @@ def head_by_hand(q, k, v):
 
 
 def by_hand(net, x, code):
-    """The whole network in float64, one head and one token at a time: the stream after each block, the prediction."""
+    """The network in float64, one head and one token at a time: residual streams and prediction."""
     net = jax.tree.map(lambda a: np.asarray(a, np.float64), net)
     x = np.asarray(x, np.float64)
     tokens = (
@@ -82,14 +82,13 @@ def by_hand(net, x, code):
     h = np.concatenate([tokens, x @ net.of_point.weight.T + net.of_point.bias])
     streams = []
     for block in net.blocks:
-        normed, heads = norm_by_hand(block.norm_attention, h), []
+        normed = norm_by_hand(block.norm_attention, h)
+        heads = []
         q, k, v = (normed @ layer.weight.T for layer in (block.queries, block.keys, block.values))
         for head in (slice(0, 4), slice(4, 8)):
-            of_q, of_k = (
-                norm_by_hand(block.norm_queries, q[:, head]),
-                norm_by_hand(block.norm_keys, k[:, head]),
-            )
-            heads.append(head_by_hand(of_q, of_k, v[:, head]))
+            head_q = norm_by_hand(block.norm_queries, q[:, head])
+            head_k = norm_by_hand(block.norm_keys, k[:, head])
+            heads.append(head_by_hand(head_q, head_k, v[:, head]))
         h = h + np.concatenate(heads, axis=1) @ block.attended.weight.T
         wide = norm_by_hand(block.norm_feedforward, h) @ block.widen.weight.T
         gelu = 0.5 * wide * (1 + np.tanh(np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)))
@@ -113,7 +112,7 @@ def test_it_is_the_published_network_and_positions_are_relative(kind):
         assert np.ptp(prediction, axis=axis).min() > 1e-3, "tasks and points differ"
 
 
-def test_a_point_sees_the_code_and_the_points_before_it():
+def test_a_point_attends_to_the_code_and_earlier_points():
     net, codes = filled("flat"), CODES["flat"]
     before, _ = many(net, X, codes)
     moved = X.copy()
@@ -122,12 +121,12 @@ def test_a_point_sees_the_code_and_the_points_before_it():
     np.testing.assert_array_equal(after[:, :2], before[:, :2])
     assert np.abs(after - before)[:, 2:].max(axis=2).min() > 1e-3
     assert np.abs(many(net, X, codes + 1)[0] - before).max(axis=2).min() > 1e-3
-    # What no point can see can be left out.
+    # Later points have no effect.
     np.testing.assert_allclose(many(net, X[:, :3], codes)[0], before[:, :3], atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["sequence", "words"])
-def test_the_order_of_the_code_matters(kind):
+def test_the_order_of_a_sequence_matters(kind):
     net, codes = filled(kind), CODES[kind]
     changed = np.abs(many(net, X, codes[:, [1, 0, 2, 3, 4, 5]])[0] - many(net, X, codes)[0])
     assert changed.max(axis=2).min() > 1e-3
@@ -136,10 +135,10 @@ def test_the_order_of_the_code_matters(kind):
 def test_the_published_student_has_its_size():
     x, code = np.zeros((16, 16), np.float32), np.zeros(16, np.float32)
     net = jax.eval_shape(lambda: drawn(Transformer(), x, code, num_outputs=16))
-    block = (
-        4 * 256**2 + 2 * 256 * 1024 + 2 * 256 + 2 * 64
-    )  # projections, feed-forward, two norms, two norms of heads
-    tokens, readout = 16 * 256 + (16 * 256 + 256), 256 + (256 * 16 + 16)
+    # Projections, feed-forward network, two norms, two norms of heads.
+    block = 4 * 256**2 + 2 * 256 * 1024 + 2 * 256 + 2 * 64
+    tokens = 16 * 256 + (16 * 256 + 256)
+    readout = 256 + (256 * 16 + 16)
     assert sum(leaf.size for leaf in jax.tree.leaves(net)) == 4 * block + tokens + readout
 
 
@@ -165,8 +164,8 @@ def test_kernels_are_lecun_truncated_normal_biases_zero_and_gains_one():
             np.testing.assert_array_equal(leaf, 0 if "bias" in jax.tree_util.keystr(path) else 1)
 
 
-def test_only_words_are_embedded_and_the_recipe_can_tell():
-    """`Fast` trains what is called an embedding by Adam, all other matrices by Muon."""
+def test_only_words_are_embedded_and_embeddings_use_adam():
+    """`Fast` trains leaves named `embedding` with Adam and other matrices with Muon."""
     for kind, expected in {"flat": [], "sequence": [], "words": [".embedding.weight"]}.items():
         paths = [
             jax.tree_util.keystr(path)
@@ -212,9 +211,10 @@ def test_bfloat16_is_close():
 
 
 def test_the_gradient_of_a_word_is_summed_in_float32():
-    # A sum of equal numbers stands still at 256 of them in bfloat16, and a word may occur in every task.
-    slope = jax.make_jaxpr(jax.grad(lambda net, x, code: many(net, x, code)[0].sum()))
-    traced = equations(slope(lowered(filled("words")), X, CODES["words"]).jaxpr)
+    # In bfloat16, a sum of equal numbers stops growing after 256 terms, and a word may occur in
+    # every task.
+    gradient = jax.make_jaxpr(jax.grad(lambda net, x, code: many(net, x, code)[0].sum()))
+    traced = equations(gradient(lowered(filled("words")), X, CODES["words"]).jaxpr)
     sums = [
         equation.outvars[0].aval for equation in traced if equation.primitive.name == "scatter-add"
     ]
@@ -236,7 +236,7 @@ def test_the_gradient_of_a_word_is_summed_in_float32():
         ({"d_ff": 2.5}, r"Transformer\.d_ff must be a whole number, got 2\.5"),
     ],
 )
-def test_mistakes_are_told_by_the_fields_name(fields, message):
+def test_errors_name_the_field(fields, message):
     with pytest.raises(InputError, match=message):
         Transformer(**fields)
 
@@ -294,7 +294,7 @@ def test_it_trains(encoding, changes):
         np.testing.assert_array_equal(deepest, last)
 
 
-def test_points_apart_do_not_see_each_other():
+def test_with_apart_points_do_not_attend_to_each_other():
     assert Transformer().together
     assert not Transformer(apart=True).together
     rng = np.random.default_rng(0)
@@ -309,6 +309,6 @@ def test_points_apart_do_not_see_each_other():
     assert moved[0].tolist() == [False, True, True, True, True]
     assert moved[1].tolist() == [False, True, False, False, False]
     assert (np.abs(apart(x, code + 1)[0] - apart(x, code)[0]).max(axis=1) > 1e-4).all(), (
-        "all of them see the code"
+        "every point attends to the code"
     )
     np.testing.assert_allclose(apart(x, code)[0][0], together(x, code)[0][0], atol=1e-5)

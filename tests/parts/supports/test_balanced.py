@@ -1,5 +1,4 @@
 import itertools
-import time
 
 import numpy as np
 import pytest
@@ -10,6 +9,7 @@ from recombine.basics.errors import InputError
 from recombine.parts.conditions import connected, feasible
 from recombine.parts.supports.balanced import Balanced
 from tests.tables import khot_table
+from tests.timing import cpu_seconds
 
 
 def check_split(table, parts, num_train):
@@ -49,7 +49,7 @@ def test_every_possible_number_of_train_tasks(num_modules, num_hot):
 @pytest.mark.parametrize(("num_modules", "num_hot"), [(28, 4), (16, 3), (16, 2)])
 @pytest.mark.parametrize("seed", range(20))
 def test_on_the_bound_the_tasks_form_a_chain(num_modules, num_hot, seed):
-    # n(K-1)+1 = M leaves one way: full-size tasks, and n-1 modules in two tasks each, the others in one.
+    # If n(K-1)+1 = M, all tasks have K modules, n-1 modules are in two tasks and the others in one.
     table = khot_table(num_modules, num_hot)
     num_train = -(-(num_modules - 1) // (num_hot - 1))
     parts = Balanced().parts(table, np.random.default_rng(seed), 1 - num_train / len(table))
@@ -69,7 +69,7 @@ def test_a_sampled_table_is_balanced_by_search(keep, frac_test):
     check_split(table, parts, len(table) - round(frac_test * len(table)))
 
 
-def test_tasks_that_share_their_modules_are_chosen_once_each():
+def test_a_table_with_repeated_rows_is_balanced():
     table = np.repeat(khot_table(8, 3), 3, axis=0)
     check_split(
         table, Balanced().parts(table, np.random.default_rng(0), 0.4), round(0.6 * len(table))
@@ -77,7 +77,7 @@ def test_tasks_that_share_their_modules_are_chosen_once_each():
 
 
 def test_an_impossible_balance_is_an_error_that_gives_the_spread():
-    # One of 4 and one of 6 values per task: the counts are n/4 and n/6, at best 15 and 10 for n = 60.
+    # Tasks have one of 4 and one of 6 values: counts are at best 15 and 10 for n = 60.
     table = np.zeros((4 * 6 * 5, 10), np.int8)
     for row, (a, b, _) in zip(table, itertools.product(range(4), range(6), range(5)), strict=True):
         row[[a, 4 + b]] = 1
@@ -86,8 +86,8 @@ def test_an_impossible_balance_is_an_error_that_gives_the_spread():
     assert "\n" not in str(e.value)
 
 
-def test_no_module_is_favoured():
-    # Which modules get the one task more is a matter of chance: over many draws they all do.
+def test_no_module_is_favored():
+    # Which modules are in one more task is random: over many draws, all of them are.
     table = khot_table(7, 2)
     extra = np.zeros(7)
     for seed in range(200):
@@ -107,9 +107,12 @@ def test_the_draw_depends_on_the_generator_alone():
 
 
 @pytest.mark.parametrize("frac_test", [0.25, 0.9, 1 - 6 / 499_177])
-def test_half_a_million_tasks_take_less_than_two_seconds(frac_test):
+def test_splitting_half_a_million_tasks_takes_little_more_than_listing_them(frac_test):
     table = khot_table(28, 6)
-    start = time.perf_counter()
-    parts = Balanced().parts(table, np.random.default_rng(0), frac_test)
-    assert time.perf_counter() - start < 2
+
+    def split() -> np.ndarray:
+        return Balanced().parts(table, np.random.default_rng(0), frac_test)
+
+    assert cpu_seconds(split) < 10 * cpu_seconds(lambda: khot_table(28, 6))
+    parts = split()
     check_split(table, parts, len(table) - round(frac_test * len(table)))

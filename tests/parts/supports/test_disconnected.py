@@ -18,7 +18,7 @@ def test_a_quarter_held_out_at_the_papers_size_separates_one_module(seed):
     parts, train, test = split(table, Disconnected(), 0.25, seed)
     groups = components(train)
     assert [len(group) for group in groups] == [15, 1]
-    # Mixed: the lone module with 1 of 15, or with 2 of 15. Train has the size that Random's would have.
+    # Mixed tasks: the lone module with 1 or 2 of 15. There are as many train tasks as with Random.
     assert np.bincount(parts).tolist() == [696 - 522 - 120, 522, 15 + 105]
     assert test[:, groups[1]].all()
 
@@ -57,14 +57,14 @@ def test_the_groups_are_as_even_as_the_fraction_allows():
 @pytest.mark.parametrize("seed", range(5))
 def test_few_train_tasks_still_connect_each_group_or_at_least_cover_it(seed):
     table = khot_table(16, 3)
-    # 8 tasks: two groups of 8 take 4 each to be connected in themselves, 3 each to be covered.
+    # Two groups of 8 modules take 4 tasks each to be connected, 3 each to be covered.
     _, train, test = split(table, Disconnected(), 1 - 8 / 696, seed)
     assert [len(group) for group in components(train)] == [8, 8]
     _, train, test = split(table, Disconnected(), 1 - 6 / 696, seed)
     assert len(train) == 6
     assert compositional(train)
     assert len(test) == 512
-    with pytest.raises(InputError, match="it takes 6"):
+    with pytest.raises(InputError, match="which takes 6"):
         split(table, Disconnected(), 1 - 5 / 696, seed)
 
 
@@ -86,9 +86,9 @@ def test_sizes_are_checked(sizes):
 
 
 def test_sizes_must_add_up_and_something_must_mix():
-    with pytest.raises(InputError, match="sum to 12, the family has 16"):
+    with pytest.raises(InputError, match="sum to 12, but the family has 16"):
         split(khot_table(16, 3), Disconnected(sizes=(6, 6)), 0.25)
-    with pytest.raises(InputError, match="nothing to mix"):
+    with pytest.raises(InputError, match="no task mixed two groups"):
         split(khot_table(4, 1), Disconnected(), 0.25)
     with pytest.raises(InputError, match="at least 2 modules"):
         split(np.ones((2, 1), np.int8), Disconnected(), 0.5)

@@ -31,7 +31,7 @@ def test_runs_that_differ_in_the_law_share_their_test_tasks():
 
 @pytest.mark.parametrize("seed", range(10))
 def test_test_tasks_leave_enough_to_connect_the_modules(seed):
-    # A random third of all pairs of 16 modules is often not connected: the test tasks are drawn again then.
+    # A random third of all pairs of 16 modules is often not connected: test tasks are then redrawn.
     table = khot_table(16, 2)
     parts = Growing(factor=1).parts(table, np.random.default_rng(seed), 0.7)
     assert connected(table[parts == 1])
@@ -41,7 +41,7 @@ def test_test_tasks_leave_enough_to_connect_the_modules(seed):
 def test_impossible_laws_are_errors():
     rng = np.random.default_rng(0)
     with pytest.raises(
-        InputError, match=r"linear law wants 64 train tasks, frac_test=0.25 leaves 27 of 36"
+        InputError, match=r"linear law needs 64 train tasks, but frac_test=0.25 leaves 27 of 36"
     ):
         Growing().parts(khot_table(8, 2), rng, 0.25)
     with pytest.raises(InputError, match=r"cannot connect 8 modules .*raise factor"):

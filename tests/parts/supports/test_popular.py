@@ -9,8 +9,8 @@ from recombine.parts.supports.popular import Popular
 from tests.tables import khot_table
 
 
-def least_cover(train, num_popular):
-    """The fewest train tasks that any choice of popular modules leaves out."""
+def num_uncovered(train, num_popular):
+    """The smallest number of train tasks without any of `num_popular` modules."""
     return min(
         (~train[:, list(c)].any(1)).sum() for c in combinations(range(train.shape[1]), num_popular)
     )
@@ -24,7 +24,7 @@ def test_only_fillers_lack_a_popular_module(num_popular, frac_filler, seed):
     train = table[parts == 1]
     num_train = len(table) - round(0.8 * len(table))
     assert np.bincount(parts, minlength=3).tolist() == [0, num_train, len(table) - num_train]
-    assert least_cover(train, num_popular) == round(frac_filler * num_train)
+    assert num_uncovered(train, num_popular) == round(frac_filler * num_train)
     assert connected(train)
 
 
@@ -34,16 +34,16 @@ def test_popular_modules_are_popular():
     assert np.sort(count)[-2] > 1.5 * np.sort(count)[-3]
 
 
-def test_where_popular_tasks_run_out_all_are_used_and_the_filler_share_is_kept():
+def test_all_popular_tasks_are_used_if_there_are_too_few():
     # M=16, K=3, 4 popular modules: 12 + C(12,2) + C(12,3) = 298 tasks without one, so 398 with.
     table = khot_table(16, 3)
     parts = Popular().parts(table, np.random.default_rng(0), 0.25)
     assert np.count_nonzero(parts == 1) == 398 + round(398 * 0.05 / 0.95)
-    assert least_cover(table[parts == 1], 4) == 21
+    assert num_uncovered(table[parts == 1], 4) == 21
 
 
 def test_near_the_bound():
-    # 16 tasks, one a filler: 15 popular ones of two modules connect 16 modules only as a star of few centres.
+    # 16 tasks with one filler: 15 pairs connect 16 modules only as a tree around popular modules.
     table = khot_table(16, 2)
     parts = Popular(2, 1 / 16).parts(table, np.random.default_rng(0), 1 - 16 / len(table))
     assert connected(table[parts == 1])

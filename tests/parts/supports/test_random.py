@@ -1,5 +1,3 @@
-import time
-
 import numpy as np
 import pytest
 
@@ -7,6 +5,7 @@ from recombine.basics.errors import InputError
 from recombine.parts.conditions import components, connected, feasible
 from recombine.parts.supports.random import Random
 from tests.tables import khot_table
+from tests.timing import cpu_seconds
 
 
 @pytest.mark.parametrize(
@@ -30,7 +29,7 @@ def test_succeeds_exactly_where_the_bound_allows(num_modules, num_hot):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_tightest_set_is_a_tree(seed):
-    # A uniform draw of 15 tasks is hardly ever a tree on 16 modules, so it must be grown.
+    # 15 uniformly drawn tasks are hardly ever a tree of 16 modules, so the set has to be grown.
     table = khot_table(16, 2)
     parts = Random().parts(table, np.random.default_rng(seed), 1 - 15 / len(table))
     train = table[parts == 1]
@@ -62,9 +61,12 @@ def test_the_draw_depends_on_the_generator_alone():
 
 
 @pytest.mark.parametrize("frac_test", [0.25, 0.9, 1 - 6 / 499_177])
-def test_half_a_million_tasks_take_less_than_two_seconds(frac_test):
+def test_splitting_half_a_million_tasks_takes_little_more_than_listing_them(frac_test):
     table = khot_table(28, 6)
-    start = time.perf_counter()
-    parts = Random().parts(table, np.random.default_rng(0), frac_test)
-    assert time.perf_counter() - start < 2
+
+    def split() -> np.ndarray:
+        return Random().parts(table, np.random.default_rng(0), frac_test)
+
+    assert cpu_seconds(split) < 10 * cpu_seconds(lambda: khot_table(28, 6))
+    parts = split()
     assert np.count_nonzero(parts == 2) == round(frac_test * len(table))

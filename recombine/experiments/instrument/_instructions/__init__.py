@@ -1,1 +1,1 @@
-"""A language model of our own: an instruction language, and transformers that learn it from random weights."""
+"""An instruction language, and language models that learn it from random weights."""

@@ -1,12 +1,14 @@
 """A compositional instruction language: sentences that name operations on a short list of letters.
 
-    reverse and keep and mirror : d a f b e c =        the answer: the list reversed, every letter mirrored
+    reverse and keep and mirror : d a f b e c =
 
-Which words stand there is the task, a k-hot row of operations as elsewhere in the laboratory; the order of the words
-means nothing, since operations are carried out in one order, that of OPERATIONS. A free place is filled by "keep", so
-that all sentences are equally long. Every operation takes letter i of its answer from one place of the list and maps
-it, by a map that may depend on i: so does every combination, and two tasks are the same function exactly where these
-two tables are equal.
+The answer is the list reversed, with every letter mirrored. A task is the set of operations, a
+k-hot row. The order of the words has no meaning: operations are always applied in the order of
+OPERATIONS. "keep" fills up the sentence, so that all sentences are equally long.
+
+An operation takes letter i of its answer from one position of the list and maps it; the map may
+depend on i. The same is true of every combination of operations. Two tasks are the same function
+exactly if these two tables, of positions and of letters, are equal.
 """
 
 from __future__ import annotations
@@ -20,14 +22,15 @@ import numpy as np
 
 from recombine.basics.errors import require
 from recombine.parts.field_checks import check
-from recombine.parts.khot import listed
+from recombine.parts.khot import all_rows
 
 LETTERS = "abcdefghij"
 KEEP, AND, COLON, EQUALS = "keep", "and", ":", "="
-# Where letter i of n comes from, and what letter x of m becomes at place i. In the order in which they are carried out.
-Where = Callable[[Any, int], Any]
-Becomes = Callable[[Any, Any, int, int], Any]
-OPERATIONS: dict[str, tuple[Where, Becomes]] = {
+# The position from which letter i of n is taken, and the letter that letter x of m becomes at
+# position i. Operations are applied in this order.
+Source = Callable[[Any, int], Any]
+LetterMap = Callable[[Any, Any, int, int], Any]
+OPERATIONS: dict[str, tuple[Source, LetterMap]] = {
     "reverse": (lambda i, n: n - 1 - i, lambda x, i, n, m: x),
     "raise": (lambda i, n: i, lambda x, i, n, m: (x + 1) % m),
     "swap": (lambda i, n: (i + n // 2) % n, lambda x, i, n, m: x),
@@ -43,7 +46,10 @@ OPERATIONS: dict[str, tuple[Where, Becomes]] = {
 
 @dataclass(frozen=True)
 class Language:
-    """Sentences of up to `num_hot` of the first `num_modules` operations, on lists of so many of so many letters."""
+    """Sentences of up to `num_hot` of the first `num_modules` operations.
+
+    Lists have `length` letters of an alphabet of `num_letters`.
+    """
 
     num_modules: int = 10
     num_hot: int = 3
@@ -52,19 +58,22 @@ class Language:
 
     def __post_init__(self):
         check(self, num_modules=1, num_hot=1, length=4, num_letters=4)
-        most = len(OPERATIONS)
         require(
-            self.num_modules <= most, f"num_modules must be at most {most}, got {self.num_modules}"
+            self.num_modules <= len(OPERATIONS),
+            f"num_modules must be at most {len(OPERATIONS)}, got {self.num_modules}",
         )
-        told = f"num_hot must be at most num_modules={self.num_modules}, got {self.num_hot}"
-        require(self.num_hot <= self.num_modules, told)
+        require(
+            self.num_hot <= self.num_modules,
+            f"num_hot must be at most num_modules={self.num_modules}, got {self.num_hot}",
+        )
         require(
             self.length % 2 == 0,
-            f"length must be even, since operations swap its halves and its pairs, got {self.length}",
+            "length must be even, because operations swap halves and pairs of the list, got "
+            f"{self.length}",
         )
-        most = len(LETTERS)
         require(
-            self.num_letters <= most, f"num_letters must be at most {most}, got {self.num_letters}"
+            self.num_letters <= len(LETTERS),
+            f"num_letters must be at most {len(LETTERS)}, got {self.num_letters}",
         )
 
     @property
@@ -84,34 +93,48 @@ class Language:
 
     def tasks(self) -> np.ndarray:
         """All k-hot rows, those with fewer operations first."""
-        return listed(self.num_modules, self.num_hot)
+        return all_rows(self.num_modules, self.num_hot)
 
     def functions(self, tasks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What these tasks do: where letter i comes from (tasks x length), and what it becomes (… x letters)."""
-        found = [self._function(np.flatnonzero(task)) for task in tasks]
-        return np.stack([where for where, _ in found]), np.stack([becomes for _, becomes in found])
+        """The functions of these tasks as tables.
+
+        The position that letter i is taken from (tasks x length), and the letter that it becomes
+        (tasks x length x letters).
+        """
+        tables = [self._function(np.flatnonzero(task)) for task in tasks]
+        sources = np.stack([source for source, _ in tables])
+        letter_maps = np.stack([letter_map for _, letter_map in tables])
+        return sources, letter_maps
 
     def _function(self, active: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        n, m = self.length, self.num_letters
-        places, known = np.arange(n), list(OPERATIONS.values())
-        where, becomes = places, np.tile(np.arange(m), (n, 1))
+        n = self.length
+        m = self.num_letters
+        positions = np.arange(n)
+        operations = list(OPERATIONS.values())
+        source = positions
+        letter_map = np.tile(np.arange(m), (n, 1))
         for number in active:
-            take, turn = known[number]
-            taken = take(places, n)
-            where, becomes = where[taken], turn(becomes[taken], places[:, None], n, m)
-        return where, becomes
+            operation_source, operation_map = operations[number]
+            taken = operation_source(positions, n)
+            source = source[taken]
+            letter_map = operation_map(letter_map[taken], positions[:, None], n, m)
+        return source, letter_map
 
     def instructions(self, tasks: np.ndarray) -> np.ndarray:
-        """The instructions of these tasks in all orders of their words, as tokens: tasks x orders x `num_asked`."""
-        place = {word: number for number, word in enumerate(self.words)}
-        orders, names = list(itertools.permutations(range(self.num_hot))), self.operations
-        told = np.full((len(tasks), len(orders), self.num_asked), place[AND])
-        told[:, :, -1] = place[COLON]
+        """The instructions of these tasks in all orders of their words.
+
+        Tokens: tasks x orders x `num_asked`.
+        """
+        token_of = {word: token for token, word in enumerate(self.words)}
+        orders = np.array(list(itertools.permutations(range(self.num_hot))))
+        tokens = np.full((len(tasks), len(orders), self.num_asked), token_of[AND])
+        tokens[:, :, -1] = token_of[COLON]
         for row, task in enumerate(tasks):
-            said = [place[names[number]] for number in np.flatnonzero(task)]
-            said += [place[KEEP]] * (self.num_hot - len(said))
-            told[row, :, :-1:2] = [[said[number] for number in order] for order in orders]
-        return told
+            words = [self.operations[number] for number in np.flatnonzero(task)]
+            words += [KEEP] * (self.num_hot - len(words))
+            named = np.array([token_of[word] for word in words])
+            tokens[row, :, :-1:2] = named[orders]
+        return tokens
 
     def text(self, tokens: Any) -> str:
         """Tokens as words."""

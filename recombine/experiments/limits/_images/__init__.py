@@ -1,1 +1,1 @@
-"""Scenes that are drawn here, a small diffusion model of them, and a judge of what it made."""
+"""Synthetic scenes, a small diffusion model of them, and a judge of the generated images."""

@@ -1,15 +1,17 @@
-"""Train networks to remove noise from scenes, many at a time, and let one make images of codes.
+"""Train networks to denoise scenes, many at a time, and generate images of codes with them.
 
-    noisy = cos(t pi/2) image + sin(t pi/2) noise,   t from 0 to 1;    loss = |image - net(noisy)|^2 / sin^2(t pi/2)
+    noisy = cos(t pi/2) image + sin(t pi/2) noise,    t from 0 to 1
+    loss  = |image - network(noisy)|^2 / sin^2(t pi/2)
 
-The network says what the clean image is, not what the noise is: scenes are of few dimensions and noise is not, so that
-a narrow network can do the one and not the other (Li and He 2511.13720). The weight is that of the velocity, cut off.
-Every image of training is drawn anew, of codes that are in training alike often. Images are made with DDIM, without
-noise on the way and without guidance, by the mean of the weights over the last steps of training.
+The network predicts the clean image, not the noise: scenes have few dimensions and noise has many,
+so a narrow network can do the former but not the latter (Li and He 2511.13720). The weight of the
+loss is that of a velocity loss, with an upper bound. Every training image is drawn anew, from the
+train codes with equal probability. Images are generated with DDIM, without noise between steps and
+without guidance, with the moving average of the weights.
 
-Networks of one shape train side by side in one program: which codes are trained, and the seed, are data. Each has the
-draws that it would have alone, so that it differs from itself alone by rounding only, as far as rounding carries over
-the steps. An image's noise is drawn from its own number, however many are made at once.
+Networks of one shape train side by side in one program: their train codes and seeds are data. Each
+gets the random numbers that it would get alone, so the results differ only by rounding. The noise
+of a generated image depends on its number, not on the size of a batch.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,202 +23,238 @@ import numpy as np
 import optax
 from jaxtyping import Array, PRNGKeyArray
 
-from recombine.experiments.limits._images import ahead
+from recombine.experiments.limits._images import compilation
 from recombine.experiments.limits._images.scenes import SIDE, Scenes
 from recombine.experiments.limits._images.unet import UNet
 from recombine.parts.prng import new_key
 from recombine.training import device
 
-KEEP = 0.998  # of the mean of the weights, at each step
-RATE = 2e-3
-LEAST = 0.3  # noise that the weight of the loss counts: with less, an error counts no more
-STRIDE = 250  # steps between two looks of the host
+AVERAGE_DECAY = 0.998  # of the moving average of the weights, per step
+LEARNING_RATE = 2e-3
+MIN_NOISE = 0.3  # the loss is weighted as if there were at least this much noise
+STEPS_PER_CALL = 250  # between two reports of progress
 
 
-def level(t: Array) -> tuple[Array, Array]:
-    """How much image and how much noise there is at a level."""
+def image_and_noise(t: Array) -> tuple[Array, Array]:
+    """The coefficients of the image and of the noise at time t."""
     return jnp.cos(t * jnp.pi / 2), jnp.sin(t * jnp.pi / 2)
 
 
 def loss(
-    net: Any, key: PRNGKeyArray, scenes: Scenes, codes: Array, num_codes: Array, batch: int
+    network: Any, key: PRNGKeyArray, scenes: Scenes, codes: Array, num_codes: Array, batch: int
 ) -> Array:
-    """The weighted squared error of the predicted images, on fresh ones of the first `num_codes` codes."""
-    which, draw, hide, when = jax.random.split(key, 4)
-    code = codes[jax.random.randint(which, (batch,), 0, num_codes)]
-    keys = jax.random.split(draw, batch)
+    """The weighted squared error of predicted images, on new images of the first `num_codes`."""
+    code_key, draw_key, noise_key, time_key = jax.random.split(key, 4)
+    code = codes[jax.random.randint(code_key, (batch,), 0, num_codes)]
+    keys = jax.random.split(draw_key, batch)
     code = jax.vmap(scenes.vary)(keys, code)
     image = jax.vmap(scenes.draw)(keys, code)
-    noise = jax.random.normal(hide, image.shape)
-    t = (
-        jnp.arange(batch) + jax.random.uniform(when, (batch,))
-    ) / batch  # one level in each of `batch` equal parts
-    share, much = (part[:, None, None, None] for part in level(t))
-    predicted, _ = jax.vmap(net)(share * image + much * noise, t, code)
-    return jnp.mean(((predicted - image) / jnp.maximum(much, LEAST)) ** 2)
+    noise = jax.random.normal(noise_key, image.shape)
+    # Stratified: one time in each of `batch` equal parts.
+    t = (jnp.arange(batch) + jax.random.uniform(time_key, (batch,))) / batch
+    image_part, noise_part = (part[:, None, None, None] for part in image_and_noise(t))
+    predicted, _ = jax.vmap(network)(image_part * image + noise_part * noise, t, code)
+    return jnp.mean(((predicted - image) / jnp.maximum(noise_part, MIN_NOISE)) ** 2)
 
 
 class Shape(NamedTuple):
-    """What networks that train side by side share, and how many they are."""
+    """What networks that train side by side have in common, and how many they are."""
 
     scenes: Scenes
     width: int
     num_steps: int
     batch: int
-    num: int
-    told: str = "together"  # or "apart": how networks are told the code
+    num_networks: int
+    conditioning: str = "joint"  # or "summed"
 
     def programs(self) -> tuple[Any, Any]:
-        """What begins training, and what goes on with it for so many steps."""
-        return ahead.made(self, self._compiled)
+        """The program that starts training, and the one that continues it for some steps."""
+        return compilation.compiled(self, self._compile)
 
-    def begin(self) -> None:
-        """Compile both ahead, where there is a processor for it."""
-        ahead.begin(self, self._compiled)
+    def compile_ahead(self) -> None:
+        """Compile both in the background if there are cores."""
+        compilation.compile_ahead(self, self._compile)
 
-    def _compiled(self) -> tuple[Any, Any]:
-        scenes, optimizer = self.scenes, _optimizer(self.num_steps)
+    def _compile(self) -> tuple[Any, Any]:
+        optimizer = _optimizer(self.num_steps)
+
+        def initialize(key: Array) -> Any:
+            first_key = jax.random.fold_in(key, 0)
+            return UNet(first_key, self.width, self.scenes.blocks, self.conditioning)
 
         def start(keys: Array) -> Any:
-            about = self.width, scenes.blocks, self.told
-            params: Any = jax.vmap(lambda key: UNet(jax.random.fold_in(key, 0), *about))(keys)
+            params: Any = jax.vmap(initialize)(keys)
             return params, params, jax.vmap(optimizer.init)(params)
 
-        def one(
-            params: Any, mean: Any, moments: Any, i: Array, key: Array, codes: Array, num: Array
-        ) -> Any:
-            gradient = jax.grad(loss)(
-                params, jax.random.fold_in(key, i + 1), scenes, codes, num, self.batch
+        step: Any = jax.vmap(self._step(optimizer), (0, 0, 0, None, 0, 0, 0))
+
+        def advance(state: Any, first: Array, count: Array, *data: Array) -> Any:
+            return jax.lax.fori_loop(
+                first, first + count, lambda i, now: step(*now, i, *data), state
             )
+
+        keys = jnp.stack([new_key(0)] * self.num_networks)
+        integer = jax.ShapeDtypeStruct((), jnp.int32)
+        codes_shape = (self.num_networks, *self.scenes.codes.shape)
+        codes = jax.ShapeDtypeStruct(codes_shape, jnp.float32)
+        counts = jax.ShapeDtypeStruct((self.num_networks,), jnp.int32)
+        state = jax.eval_shape(start, keys)
+        jitted = jax.jit(advance, donate_argnums=0)
+        options = device.compiler_options()
+        return (
+            jax.jit(start).lower(keys).compile(options),
+            jitted.lower(state, integer, integer, keys, codes, counts).compile(options),
+        )
+
+    def _step(self, optimizer: optax.GradientTransformation) -> Callable[..., Any]:
+        """One step of one network."""
+
+        def step(
+            params: Any,
+            average: Any,
+            moments: Any,
+            i: Array,
+            key: Array,
+            codes: Array,
+            num_codes: Array,
+        ) -> Any:
+            step_key = jax.random.fold_in(key, i + 1)
+            gradient = jax.grad(loss)(params, step_key, self.scenes, codes, num_codes, self.batch)
             update, moments = optimizer.update(gradient, moments, params)
             params = optax.apply_updates(params, update)
-            keep = jnp.minimum(KEEP, (i + 1) / (i + 10))
-            mean = jax.tree.map(lambda m, p: keep * m + (1 - keep) * p, mean, params)
-            return params, mean, moments
+            decay = jnp.minimum(AVERAGE_DECAY, (i + 1) / (i + 10))
+            average = jax.tree.map(lambda a, p: decay * a + (1 - decay) * p, average, params)
+            return params, average, moments
 
-        step: Any = jax.vmap(one, (0, 0, 0, None, 0, 0, 0))
-
-        def advance(state: Any, first: Array, count: Array, *about: Array) -> Any:
-            return jax.lax.fori_loop(
-                first, first + count, lambda i, now: step(*now, i, *about), state
-            )
-
-        keys = jnp.stack([new_key(0)] * self.num)
-        number = jax.ShapeDtypeStruct((), jnp.int32)
-        codes = jax.ShapeDtypeStruct((self.num, *scenes.codes.shape), jnp.float32)
-        counts = jax.ShapeDtypeStruct((self.num,), jnp.int32)
-        state = jax.eval_shape(start, keys)
-        options = device.compiler_options()
-        going = jax.jit(advance, donate_argnums=0).lower(state, number, number, keys, codes, counts)
-        return jax.jit(start).lower(keys).compile(options), going.compile(options)
+        return step
 
 
 def train(
     shape: Shape,
-    trained: Sequence[np.ndarray],
+    train_rows: Sequence[np.ndarray],
     seeds: Sequence[int],
-    stops: Sequence[int] = (),
-    tell: Callable[[int], None] = lambda step: None,
+    eval_steps: Sequence[int] = (),
+    show_step: Callable[[int], None] = lambda step: None,
 ) -> Iterator[tuple[int, Any]]:
-    """The networks (their leaves stacked) at each of the stops and at the end, one for each set of combinations and
-    seed: the mean of their weights. `tell` hears of the steps that are done."""
+    """Train one network per set of train combinations and seed.
+
+    Gives the networks (averaged weights, leaves stacked) at each of the steps and at the end.
+    `show_step` receives the number of finished steps.
+    """
     start, advance = shape.programs()
-    total, codes = len(shape.scenes.codes), shape.scenes.codes
+    codes = shape.scenes.codes
     keys = jnp.stack([new_key(seed) for seed in seeds])
-    # Filled up to the number of all: students of any number of combinations share a program.
-    told = jnp.array(np.stack([codes[np.resize(rows, total)] for rows in trained]))
-    counts = jnp.array([len(rows) for rows in trained], jnp.int32)
-    state, done = start(keys), 0
-    for stop in sorted({*stops, shape.num_steps}):
-        while done < stop:
-            count = min(stop - done, STRIDE)
-            state = advance(state, jnp.int32(done), jnp.int32(count), keys, told, counts)
+    # All are padded to the number of all codes: any number of train combinations shares a program.
+    padded = jnp.array(np.stack([codes[np.resize(rows, len(codes))] for rows in train_rows]))
+    counts = jnp.array([len(rows) for rows in train_rows], jnp.int32)
+    state = start(keys)
+    done = 0
+    for step in sorted({*eval_steps, shape.num_steps}):
+        while done < step:
+            count = min(step - done, STEPS_PER_CALL)
+            state = advance(state, jnp.int32(done), jnp.int32(count), keys, padded, counts)
             jax.block_until_ready(state)
             done += count
-            tell(done)
-        yield stop, jax.tree.map(np.asarray, state[1])
+            show_step(done)
+        yield step, jax.tree.map(np.asarray, state[1])
 
 
 def _optimizer(num_steps: int) -> optax.GradientTransformation:
+    num_warmup = min(200, num_steps // 5 + 1)
     rate = optax.warmup_cosine_decay_schedule(
-        0, RATE, min(200, num_steps // 5 + 1), num_steps + 1, RATE / 50
+        0, LEARNING_RATE, num_warmup, num_steps + 1, LEARNING_RATE / 50
     )
     return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate))
 
 
-class Making(NamedTuple):
-    """How images are made: how many steps, where activations are kept, how many at once."""
+class Sampler(NamedTuple):
+    """How images are generated: denoising steps, where activations are recorded, batch size."""
 
     num_steps: int
-    kept: tuple[float, ...]
-    num: int
+    recorded_at: tuple[float, ...]  # fractions of the steps
+    batch: int
 
-    def program(self, net: Any, d_code: int) -> Any:
-        """What makes images, and keeps what the network held."""
-        return ahead.made((self, _layout(net), d_code), lambda: self._compiled(net, d_code))
+    def program(self, network: Any, d_code: int) -> Any:
+        """The program that generates a batch of images and records activations."""
+        key = (self, _leaf_shapes(network), d_code)
+        return compilation.compiled(key, lambda: self._compile(network, d_code))
 
-    def begin(self, net: Any, d_code: int) -> None:
-        """Compile it ahead, where there is a processor for it."""
-        ahead.begin((self, _layout(net), d_code), lambda: self._compiled(net, d_code))
+    def compile_ahead(self, network: Any, d_code: int) -> None:
+        """Compile it in the background if there are cores."""
+        key = (self, _leaf_shapes(network), d_code)
+        compilation.compile_ahead(key, lambda: self._compile(network, d_code))
 
-    def _compiled(self, net: Any, d_code: int) -> Any:
-        levels = jnp.linspace(1.0, 0.0, self.num_steps + 1)
-        places = [
-            min(round(fraction * self.num_steps), self.num_steps - 1) for fraction in self.kept
-        ]
+    def _compile(self, network: Any, d_code: int) -> Any:
+        times = jnp.linspace(1.0, 0.0, self.num_steps + 1)
+        last = self.num_steps - 1
+        recorded_steps = {
+            fraction: min(round(fraction * self.num_steps), last) for fraction in self.recorded_at
+        }
 
-        def make(
-            net: Any, codes: Array, key: Array, first: Array
+        def generate(
+            network: Any, codes: Array, key: Array, first: Array
         ) -> tuple[Array, dict[str, Array]]:
-            keys = jax.vmap(lambda i: jax.random.fold_in(key, i))(first + jnp.arange(self.num))
-            image = jax.vmap(lambda own: jax.random.normal(own, (SIDE, SIDE, 3)))(keys)
+            numbers = first + jnp.arange(self.batch)
+            keys = jax.vmap(lambda number: jax.random.fold_in(key, number))(numbers)
+            image = jax.vmap(lambda key: jax.random.normal(key, (SIDE, SIDE, 3)))(keys)
 
             def step(image: Array, ends: tuple[Array, Array]) -> tuple[Array, dict[str, Array]]:
-                now, then = ends
-                clean, seen = jax.vmap(net, (0, None, 0))(image, now, codes)
+                now, later = ends
+                clean, activations = jax.vmap(network, (0, None, 0))(image, now, codes)
                 clean = jnp.clip(clean, -1, 1)
-                share, much = level(now)
-                noise = (image - share * clean) / much
-                share, much = level(then)
-                return share * clean + much * noise, seen
+                image_part, noise_part = image_and_noise(now)
+                noise = (image - image_part * clean) / noise_part
+                image_part, noise_part = image_and_noise(later)
+                return image_part * clean + noise_part * noise, activations
 
-            image, seen = jax.lax.scan(step, image, (levels[:-1], levels[1:]))
-            at = list(zip(self.kept, places, strict=True))
-            return image, {f"{name}@{f:g}": value[i] for name, value in seen.items() for f, i in at}
+            image, activations = jax.lax.scan(step, image, (times[:-1], times[1:]))
+            recorded = {}
+            for name, by_step in activations.items():
+                for fraction, number in recorded_steps.items():
+                    recorded[f"{name}@{fraction:g}"] = by_step[number]
+            return image, recorded
 
-        net = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), net)
-        codes = jax.ShapeDtypeStruct((self.num, d_code), jnp.float32)
-        lowered = jax.jit(make).lower(net, codes, new_key(0), jax.ShapeDtypeStruct((), jnp.int32))
+        network = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.float32), network)
+        codes = jax.ShapeDtypeStruct((self.batch, d_code), jnp.float32)
+        integer = jax.ShapeDtypeStruct((), jnp.int32)
+        lowered = jax.jit(generate).lower(network, codes, new_key(0), integer)
         return lowered.compile(device.compiler_options())
 
 
-def _layout(net: Any) -> Any:
-    leaves, structure = jax.tree.flatten(net)
+def _leaf_shapes(network: Any) -> Any:
+    leaves, structure = jax.tree.flatten(network)
     return structure, tuple(leaf.shape for leaf in leaves)
 
 
-def at_once(count: int) -> int:
-    """How many images are made in one call: what keeps the device busy, but no more than are wanted."""
-    return min(64, count) if device.on_cpu() else 512 if count <= 512 else 1792
+def batch_size(num_images: int) -> int:
+    """How many images to generate in one call: enough for the device, but no more than needed."""
+    if device.on_cpu():
+        return min(64, num_images)
+    return 512 if num_images <= 512 else 1792
 
 
 def sample(
-    net: Any,
+    network: Any,
     codes: np.ndarray,
     seed: int,
     num_steps: int = 50,
-    kept: Sequence[float] = (0.5,),
-    num: int = 0,
+    recorded_at: Sequence[float] = (0.5,),
+    batch: int = 0,
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Images of the codes, and the activations on the way, by layer and fraction of the steps that were done."""
-    making = Making(num_steps, tuple(kept), num or at_once(len(codes)))
-    program, images, parts = making.program(net, codes.shape[1]), [], []
-    for start in range(0, len(codes), making.num):
-        some = np.resize(codes[start : start + making.num], (making.num, codes.shape[1]))
-        left = min(making.num, len(codes) - start)
-        image, seen = program(net, some, new_key(seed), np.int32(start))
-        images.append(np.asarray(image)[:left])
-        parts.append({name: np.asarray(value)[:left] for name, value in seen.items()})
-    return np.concatenate(images), {
-        name: np.concatenate([part[name] for part in parts]) for name in parts[0]
-    }
+    """Images of the codes, and activations by layer and fraction of the denoising steps.
+
+    `batch` is the number of images in one call; 0 chooses it.
+    """
+    sampler = Sampler(num_steps, tuple(recorded_at), batch or batch_size(len(codes)))
+    d_code = codes.shape[1]
+    program = sampler.program(network, d_code)
+    images = []
+    activations = []
+    for start in range(0, len(codes), sampler.batch):
+        padded = np.resize(codes[start : start + sampler.batch], (sampler.batch, d_code))
+        num_left = min(sampler.batch, len(codes) - start)
+        image, recorded = program(network, padded, new_key(seed), np.int32(start))
+        images.append(np.asarray(image)[:num_left])
+        activations.append({name: np.asarray(layer)[:num_left] for name, layer in recorded.items()})
+    joined = {name: np.concatenate([part[name] for part in activations]) for name in activations[0]}
+    return np.concatenate(images), joined

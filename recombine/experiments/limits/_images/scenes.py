@@ -1,11 +1,12 @@
-"""Scenes of known parts, drawn in JAX: one object of a shape, a colour and a size, or several kinds of objects at once.
+"""Synthetic scenes with known factors, drawn in JAX.
 
-A scene's code says what is in it, and nothing else: where the objects are, how bright they are and the ground's shade
-differ from drawing to drawing. Codes are what a diffusion model is told, and what a judge has to find in its images.
+The code of a scene has its factors and nothing else: positions, brightness and the shade of the
+background differ between drawings. Diffusion models are conditioned on codes, and a judge must
+recover them from images.
 
-    Things(shapes, colours, sizes)    one object; the code is one one-hot block for each of three factors
-    Crowd(kinds, most)                up to `most` objects of different kinds; the code marks the kinds that are there
-    Cube(spread)                      a disc or an ellipse; how flat, how blue and how large it is are numbers
+    Things(shapes, colors, sizes)   one object; the code has one one-hot block for each factor
+    Crowd(kinds, most)              up to `most` objects of different kinds; the code is multi-hot
+    Cube(spread)                    a disc or an ellipse; flatness, blueness and size are numbers
 """
 
 import functools
@@ -31,17 +32,13 @@ COLOURS = {
     "violet": (0.7, 0.2, 0.85),
     "white": (0.97, 0.97, 0.97),
 }
-SIZES = {
-    "small": 4.4,
-    "large": 9.2,
-    "medium": 6.5,
-}  # half the side, in pixels; two of them: the extremes
-FLAT = 0.55  # of its height that a flat ellipse lacks
+SIZES = {"small": 4.4, "large": 9.2, "medium": 6.5}  # radius in pixels; the extremes come first
+FLAT = 0.55  # an ellipse is lower than a disc by this fraction
 CORNERS = np.array([(x, y) for y in (-1, 1) for x in (-1, 1)], np.float32) * SIDE / 4
 
 
 def distance(shape: int, x: Array, y: Array, radius: Array) -> Array:
-    """How far points are outside a shape around the origin (inside: below 0)."""
+    """The signed distance of points to a shape around the origin (negative inside)."""
     u, v = jnp.abs(x), jnp.abs(y)
     return {
         "disc": lambda: jnp.hypot(x, y) - radius,
@@ -53,18 +50,27 @@ def distance(shape: int, x: Array, y: Array, radius: Array) -> Array:
     }[SHAPES[shape]]()
 
 
-def _drawn(shape: Array, radius: Array, place: Float[Array, "2"]) -> Float[Array, "side side"]:
-    """How much of every pixel an object covers, from 0 to 1."""
+def _coverage(shape: Array, radius: Array, center: Float[Array, "2"]) -> Float[Array, "side side"]:
+    """The share of every pixel that an object covers."""
+    x, y = _relative_to(center)
+    distances = [distance(i, x, y, radius) for i in range(len(SHAPES))]
+    stacked = jnp.stack([jnp.broadcast_to(each, (SIDE, SIDE)) for each in distances])
+    return jnp.clip(0.5 - stacked[shape], 0, 1)
+
+
+def _relative_to(center: Float[Array, "2"]) -> tuple[Array, Array]:
+    """The coordinates of all pixels relative to a point: a row of x and a column of y."""
     axis = jnp.arange(SIDE) - (SIDE - 1) / 2
-    x, y = axis[None, :] - place[0], axis[:, None] - place[1]
-    every = jnp.stack(
-        [jnp.broadcast_to(distance(i, x, y, radius), (SIDE, SIDE)) for i in range(len(SHAPES))]
-    )
-    return jnp.clip(0.5 - every[shape], 0, 1)
+    return axis[None, :] - center[0], axis[:, None] - center[1]
 
 
-def _painted(ground: Array, cover: Array, colour: Array) -> Array:
-    return ground * (1 - cover[..., None]) + cover[..., None] * colour
+def _background(key: PRNGKeyArray) -> Array:
+    """A dark gray background of a random shade."""
+    return jnp.full((SIDE, SIDE, 3), jax.random.uniform(key, (), minval=0.0, maxval=0.12))
+
+
+def _paint(background: Array, coverage: Array, color: Array) -> Array:
+    return background * (1 - coverage[..., None]) + coverage[..., None] * color
 
 
 @dataclass(frozen=True)
@@ -76,70 +82,64 @@ class Things:
     num_sizes: int = 3
 
     def __post_init__(self) -> None:
-        for count, all_there in (
-            (self.num_shapes, SHAPES),
-            (self.num_colours, COLOURS),
-            (self.num_sizes, SIZES),
-        ):
-            require(
-                2 <= count <= len(all_there),
-                f"a factor has 2 to {len(all_there)} values, got {count}",
-            )
+        for count, values in zip(self.blocks, (SHAPES, COLOURS, SIZES), strict=True):
+            most = len(values)
+            require(2 <= count <= most, f"a factor has 2 to {most} values, got {count}")
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """How many values each factor has; in the code each is a one-hot block."""
+        """The number of values of each factor; each is a one-hot block of the code."""
         return self.num_shapes, self.num_colours, self.num_sizes
 
     @functools.cached_property
     def values(self) -> np.ndarray:
-        """All combinations: the place of every factor's value."""
+        """All combinations, as the indices of the factors' values."""
         return np.array(list(itertools.product(*map(range, self.blocks))))
 
     @functools.cached_property
     def codes(self) -> np.ndarray:
-        """All combinations, as a model is told them."""
-        return np.concatenate(
-            [
-                np.eye(n, dtype=np.float32)[v]
-                for n, v in zip(self.blocks, self.values.T, strict=True)
-            ],
-            1,
-        )
+        """The codes of all combinations."""
+        factors = zip(self.blocks, self.values.T, strict=True)
+        one_hot = [np.eye(size, dtype=np.float32)[indices] for size, indices in factors]
+        return np.concatenate(one_hot, axis=1)
 
     @property
     def factors(self) -> pd.DataFrame:
-        """All combinations by name, a line each."""
-        names = [np.array(SHAPES), np.array(list(COLOURS)), np.array(list(SIZES))]
-        columns = ("shape", "colour", "size")
+        """The names of the values of all combinations, one row each."""
+        shapes, colors, sizes = self.values.T
         return pd.DataFrame(
-            {c: n[v] for c, n, v in zip(columns, names, self.values.T, strict=True)}
+            {
+                "shape": np.array(SHAPES)[shapes],
+                "colour": np.array(list(COLOURS))[colors],
+                "size": np.array(list(SIZES))[sizes],
+            }
         )
 
     def vary(self, key: PRNGKeyArray, code: Float[Array, " code"]) -> Float[Array, " code"]:
-        """What is told of one drawing: here the code of its combination."""
+        """The code of one drawing: here that of its combination."""
         return code
 
     def draw(self, key: PRNGKeyArray, code: Float[Array, " code"]) -> Float[Array, "side side 3"]:
         """One image of a code, from -1 to 1."""
-        place, shade, light = jax.random.split(key, 3)
+        position_key, shade_key, light_key = jax.random.split(key, 3)
         first, second = np.cumsum(self.blocks)[:2]
-        shape, colour, size = (
-            jnp.argmax(part) for part in jnp.split(code, [int(first), int(second)])
-        )
+        blocks = jnp.split(code, [int(first), int(second)])
+        shape, color_index, size = (jnp.argmax(block) for block in blocks)
         radius = jnp.array(list(SIZES.values()))[size]
-        room = SIDE / 2 - radius - 1.5
-        centre = jax.random.uniform(place, (2,), minval=-1, maxval=1) * jnp.minimum(room, 5)
-        paint = jnp.array(list(COLOURS.values()))[colour] * jax.random.uniform(
-            light, (), minval=0.85
-        )
-        ground = jnp.full((SIDE, SIDE, 3), jax.random.uniform(shade, (), minval=0.0, maxval=0.12))
-        return 2 * _painted(ground, _drawn(shape, radius, centre), paint) - 1
+        max_offset = jnp.minimum(SIDE / 2 - radius - 1.5, 5)
+        center = jax.random.uniform(position_key, (2,), minval=-1, maxval=1) * max_offset
+        light = jax.random.uniform(light_key, (), minval=0.85)
+        color = jnp.array(list(COLOURS.values()))[color_index] * light
+        background = _background(shade_key)
+        return 2 * _paint(background, _coverage(shape, radius, center), color) - 1
 
 
 @dataclass(frozen=True)
 class Crowd:
-    """Up to `most` objects, each of another kind (a shape in a colour of its own), each in a quarter of the image."""
+    """Up to `most` objects of different kinds, each in its own quarter of the image.
+
+    A kind is a shape in a fixed color.
+    """
 
     num_kinds: int = 12
     most: int = 3
@@ -149,61 +149,63 @@ class Crowd:
             2 <= self.num_kinds <= 36, f"there are 2 to 36 kinds of objects, got {self.num_kinds}"
         )
         require(
-            1 <= self.most <= min(4, self.num_kinds), f"1 to 4 objects have room, got {self.most}"
+            1 <= self.most <= min(4, self.num_kinds),
+            f"1 to 4 objects fit into an image, got {self.most}",
         )
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """Every kind is there or not: a code of ones and zeros."""
+        """One binary entry per kind."""
         return (1,) * self.num_kinds
 
     @functools.cached_property
     def codes(self) -> np.ndarray:
-        """All combinations, as a model is told them."""
-        sets = [
-            s
-            for n in range(1, self.most + 1)
-            for s in itertools.combinations(range(self.num_kinds), n)
-        ]
-        return np.array([np.isin(np.arange(self.num_kinds), s) for s in sets], np.float32)
+        """The codes of all combinations."""
+        kinds = np.arange(self.num_kinds)
+        rows = []
+        for count in range(1, self.most + 1):
+            for chosen in itertools.combinations(range(self.num_kinds), count):
+                rows.append(np.isin(kinds, chosen))
+        return np.array(rows, np.float32)
 
     @property
     def factors(self) -> pd.DataFrame:
-        """All combinations by name: a column of booleans for each kind."""
-        return pd.DataFrame(
-            self.codes.astype(bool), columns=[_kind(i) for i in range(self.num_kinds)]
-        )
+        """All combinations: one boolean column per kind."""
+        names = [_kind(number) for number in range(self.num_kinds)]
+        return pd.DataFrame(self.codes.astype(bool), columns=names)
 
     def vary(self, key: PRNGKeyArray, code: Float[Array, " code"]) -> Float[Array, " code"]:
-        """What is told of one drawing: here the code of its combination."""
+        """The code of one drawing: here that of its combination."""
         return code
 
     def draw(self, key: PRNGKeyArray, code: Float[Array, " code"]) -> Float[Array, "side side 3"]:
         """One image of a code, from -1 to 1."""
-        order, jitter, shade, light = jax.random.split(key, 4)
-        kinds = jnp.argsort(-code, stable=True)[: self.most]
-        there = code[kinds] > 0
-        corners = jax.random.permutation(order, jnp.array(CORNERS))[: self.most]
-        corners += jax.random.uniform(jitter, corners.shape, minval=-1, maxval=1)
-        lights = jax.random.uniform(light, (self.most,), minval=0.85)
-        image = jnp.full((SIDE, SIDE, 3), jax.random.uniform(shade, (), minval=0.0, maxval=0.12))
+        order_key, position_key, shade_key, light_key = jax.random.split(key, 4)
+        kinds = jnp.argsort(-code, stable=True)[: self.most]  # present kinds come first
+        is_present = code[kinds] > 0
+        centers = jax.random.permutation(order_key, jnp.array(CORNERS))[: self.most]
+        centers += jax.random.uniform(position_key, centers.shape, minval=-1, maxval=1)
+        lights = jax.random.uniform(light_key, (self.most,), minval=0.85)
+        image = _background(shade_key)
         for i in range(self.most):
-            cover = _drawn(kinds[i] % 6, jnp.float32(5.0), corners[i]) * there[i]
-            paint = jnp.array(list(COLOURS.values()))[(kinds[i] + kinds[i] // 6) % 6]
-            image = _painted(image, cover, paint * lights[i])
+            coverage = _coverage(kinds[i] % 6, jnp.float32(5.0), centers[i]) * is_present[i]
+            color = jnp.array(list(COLOURS.values()))[(kinds[i] + kinds[i] // 6) % 6]
+            image = _paint(image, coverage, color * lights[i])
         return 2 * image - 1
 
 
-def _kind(place: int) -> str:
-    return f"{list(COLOURS)[(place + place // 6) % 6]} {SHAPES[place % 6]}"
+def _kind(number: int) -> str:
+    """The name of a kind: its color and its shape."""
+    return f"{list(COLOURS)[(number + number // 6) % 6]} {SHAPES[number % 6]}"
 
 
 @dataclass(frozen=True)
 class Cube:
-    """A disc or a flat ellipse, red or blue, small or large: eight combinations (after Okawa et al. 2310.09336).
+    """A disc or a flat ellipse, red or blue, small or large (after Okawa et al. 2310.09336).
 
-    Each is a number, 0 or 1 for a combination and within `spread` of that for a drawing: what a number stands for can
-    be learnt of values that differ a little, where of 0 and 1 alone only names are learnt.
+    Each attribute is a number: 0 or 1 for a combination, and within `spread` of that for a drawing.
+    From values that vary a little a network can learn what a number means; 0 and 1 alone would only
+    be names.
     """
 
     spread: float = 0.2
@@ -221,28 +223,27 @@ class Cube:
         )
 
     def vary(self, key: PRNGKeyArray, code: Float[Array, " code"]) -> Float[Array, " code"]:
-        """What is told of one drawing: how flat, blue and large it is, near to what its combination has."""
-        return code + jax.random.uniform(
-            jax.random.fold_in(key, 1), (3,), minval=-self.spread, maxval=self.spread
-        )
+        """The code of one drawing: flatness, blueness and size, near those of its combination."""
+        own_key = jax.random.fold_in(key, 1)
+        return code + jax.random.uniform(own_key, (3,), minval=-self.spread, maxval=self.spread)
 
     def draw(self, key: PRNGKeyArray, code: Float[Array, " code"]) -> Float[Array, "side side 3"]:
         """One image of a code, from -1 to 1."""
-        place, shade = jax.random.split(key)
-        flat, blueness, size = code
+        position_key, shade_key = jax.random.split(key)
+        flatness, blueness, size = code
         radius = SIZES["small"] + (SIZES["large"] - SIZES["small"]) * size
-        red, blue = (jnp.array(COLOURS[name]) for name in ("red", "blue"))
-        paint = jnp.clip(red + (blue - red) * blueness, 0, 1)
-        centre = jax.random.uniform(place, (2,), minval=-1, maxval=1) * jnp.clip(
-            SIDE / 2 - radius - 1.5, 0, 5
-        )
-        ground = jnp.full((SIDE, SIDE, 3), jax.random.uniform(shade, (), maxval=0.12))
-        axis = jnp.arange(SIDE) - (SIDE - 1) / 2
-        x, y, height = axis[None] - centre[0], axis[:, None] - centre[1], radius * (1 - FLAT * flat)
-        # How far out a point is, over how fast that grows there: about its distance from the edge, in pixels.
-        out = jnp.hypot(x / radius, y / height)
-        off = out * (out - 1) / jnp.maximum(jnp.hypot(x / radius**2, y / height**2), 1e-6)
-        return 2 * _painted(ground, jnp.clip(0.5 - off, 0, 1), paint) - 1
+        height = radius * (1 - FLAT * flatness)
+        red = jnp.array(COLOURS["red"])
+        blue = jnp.array(COLOURS["blue"])
+        color = jnp.clip(red + (blue - red) * blueness, 0, 1)
+        max_offset = jnp.clip(SIDE / 2 - radius - 1.5, 0, 5)
+        center = jax.random.uniform(position_key, (2,), minval=-1, maxval=1) * max_offset
+        x, y = _relative_to(center)
+        # The implicit function of the ellipse over its gradient: about the distance in pixels.
+        level = jnp.hypot(x / radius, y / height)
+        gradient = jnp.maximum(jnp.hypot(x / radius**2, y / height**2), 1e-6)
+        edge_distance = level * (level - 1) / gradient
+        return 2 * _paint(_background(shade_key), jnp.clip(0.5 - edge_distance, 0, 1), color) - 1
 
 
 Scenes = Things | Crowd | Cube

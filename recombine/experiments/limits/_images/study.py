@@ -1,8 +1,7 @@
-"""Diffusion models from training to what is expected of them: what one makes of every combination, and what its
-activations say about those that it never saw.
+"""Train diffusion models, generate every combination with them, and predict which ones fail.
 
-Models of one kind of scene and one width train together. What is trained is kept in a folder at once, so that nothing
-is lost if the rest is stopped, and that a model's weights can be taken from there.
+Models of one kind of scene and one width train together. Trained models are saved to a folder at
+once, so that an interrupted experiment can go on from there.
 """
 
 from __future__ import annotations
@@ -18,281 +17,341 @@ import jax
 import numpy as np
 
 from recombine.basics.errors import require
-from recombine.experiments.limits._images import ahead, denoise, judge, saved
-from recombine.experiments.limits._images.rows import ranked
+from recombine.experiments.limits._images import compilation, denoise, judge, network_io
 from recombine.experiments.limits._images.scenes import Crowd, Cube, Scenes, Things
+from recombine.experiments.limits._images.scores import rank_and_auroc
 from recombine.experiments.limits._images.unet import UNet
 from recombine.parts.prng import new_key
 from recombine.reporting import gallery
-from recombine.sweeps.code_hash import of_files
+from recombine.sweeps.code_hash import hash_of_files
 from recombine.training import device
 
 STAR = ((0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0))
 CUBE = {"star": STAR, "failing": ((0, 0, 0), (1, 0, 0), (0, 1, 0), (1, 1, 1)), "joined": STAR}
-KEPT = (0.3, 0.7)  # of the steps to an image: where activations are read
-STOPS = (50, 100, 150, 200, 300, 400, 600, 800, 1200, 1600)  # steps at which the cube is looked at
-SHOWN = 2  # images of an unseen combination that are kept, of cells that are shown
-LEVELS = 15.5  # half the number of brightnesses of these, less a half
-PROBED = 6  # images of a combination that probes read
-TRAINING = (
-    "scenes",
-    "num_train",
-    "width",
-    "seed",
-    "num_steps",
-    "batch",
-)  # what of a cell its weights depend on
+RECORDED_AT = (0.3, 0.7)  # fractions of the denoising steps at which activations are recorded
+EVAL_STEPS = (50, 100, 150, 200, 300, 400, 600, 800, 1200, 1600)  # of the cube's training
+NUM_SHOWN = 2  # images per unseen combination that the table keeps, for cells that are shown
+GRAY_LEVELS = 32  # of a channel of the images that the table keeps
+NUM_PROBED = 6  # images per combination for the probes
+TRAINING_KEYS = ("scenes", "num_train", "width", "seed", "num_steps", "batch")  # fix the weights
+PACKAGED = Path(__file__).parent / "weights"
 Cell = dict[str, Any]
-COMMITTED = Path(__file__).parent / "weights"
+ShowProgress = Callable[[str], None]
 
 
 @functools.cache
 def scenes_of(name: str) -> Scenes:
-    """What a cell is about."""
-    return Crowd() if name == "crowd" else Cube() if name in CUBE else Things()
+    """The scenes of a cell, by its entry `scenes`."""
+    if name == "crowd":
+        return Crowd()
+    return Cube() if name in CUBE else Things()
 
 
-def telling(name: str) -> str:
-    """How its networks are told a code: those of the cube, but for the contrast, each factor by itself."""
-    return "apart" if name in ("star", "failing") else "together"
+def conditioning_of(name: str) -> str:
+    """How the networks embed a code: one vector per factor (`summed`) or one for all (`joint`)."""
+    return "summed" if name in ("star", "failing") else "joint"
 
 
-def trained(name: str, num_train: int, seed: int) -> np.ndarray:
-    """The combinations that are trained: those of a split, or random ones in which every value is there."""
+def train_combinations(name: str, num_train: int, seed: int) -> np.ndarray:
+    """The train combinations: those of a split of the cube, or random ones with every value."""
     scenes = scenes_of(name)
     if isinstance(scenes, Cube):
-        return np.array(
-            [row for row, values in enumerate(scenes.values) if tuple(values) in CUBE[name]]
-        )
+        is_train = [tuple(values) in CUBE[name] for values in scenes.values]
+        return np.flatnonzero(is_train)
     rng = np.random.default_rng(seed)
-    drawn = (rng.permutation(len(scenes.codes))[:num_train] for _ in range(10_000))
-    found = next((rows for rows in drawn if scenes.codes[rows].any(axis=0).all()), None)
+    draws = (rng.permutation(len(scenes.codes))[:num_train] for _ in range(10_000))
+    complete = next((rows for rows in draws if scenes.codes[rows].any(axis=0).all()), None)
     require(
-        found is not None,
-        f"{num_train} random combinations of {name} do not hold every value: take more",
+        complete is not None,
+        f"{num_train} random combinations of {name} do not have every value: take more",
     )
-    return np.sort(np.asarray(found))
+    return np.sort(np.asarray(complete))
 
 
-def distance(scenes: Scenes, rows: np.ndarray) -> np.ndarray:
-    """How many factors of each combination differ from the nearest of those."""
-    parts = np.split(scenes.codes, np.cumsum(scenes.blocks)[:-1], axis=1)
-    return np.sum([(part[:, None] != part[None, rows]).any(2) for part in parts], axis=0).min(1)
+def distance_to_train(scenes: Scenes, train: np.ndarray) -> np.ndarray:
+    """In how many factors each combination differs from the nearest train combination."""
+    factors = np.split(scenes.codes, np.cumsum(scenes.blocks)[:-1], axis=1)
+    differs = [(factor[:, None] != factor[None, train]).any(2) for factor in factors]
+    return np.sum(differs, axis=0).min(1)
 
 
 def group_of(cell: Cell, cells: Sequence[Cell]) -> list[Cell]:
-    """The cells whose models train together with this one's: of one kind of scene, one width and one training."""
+    """The cells whose models train together: of one kind of scene, one width and one training."""
+    return [other for other in cells if _group_key(other) == _group_key(cell)]
 
-    def about(one: Cell) -> tuple[Any, ...]:
-        return (
-            scenes_of(one["scenes"]),
-            telling(one["scenes"]),
-            one["width"],
-            one["num_steps"],
-            one["batch"],
-        )
 
-    return [one for one in cells if about(one) == about(cell)]
+def _group_key(cell: Cell) -> tuple[Any, ...]:
+    name = cell["scenes"]
+    sizes = (cell["width"], cell["num_steps"], cell["batch"])
+    return (scenes_of(name), conditioning_of(name), *sizes)
 
 
 def _shape(group: Sequence[Cell]) -> denoise.Shape:
-    one = group[0]
+    first = group[0]
     return denoise.Shape(
-        scenes_of(one["scenes"]),
-        one["width"],
-        one["num_steps"],
-        one["batch"],
-        len(group),
-        telling(one["scenes"]),
+        scenes=scenes_of(first["scenes"]),
+        width=first["width"],
+        num_steps=first["num_steps"],
+        batch=first["batch"],
+        num_networks=len(group),
+        conditioning=conditioning_of(first["scenes"]),
     )
 
 
-def _stops(cell: Cell) -> list[int]:
-    return [s for s in STOPS if s < cell["num_steps"]] if cell["scenes"] in CUBE else []
+def _eval_steps(cell: Cell) -> list[int]:
+    """The steps of training at which a cell is evaluated; of the cube, several before the last."""
+    earlier = EVAL_STEPS if cell["scenes"] in CUBE else ()
+    return [step for step in earlier if step < cell["num_steps"]] + [cell["num_steps"]]
 
 
 @functools.cache
-def _like(name: str, width: int) -> Any:
-    """The layout of a network."""
-    return jax.eval_shape(lambda: UNet(new_key(0), width, scenes_of(name).blocks, telling(name)))
+def _layout(name: str, width: int) -> Any:
+    """The shapes of a network's leaves."""
+    blocks = scenes_of(name).blocks
+    return jax.eval_shape(lambda: UNet(new_key(0), width, blocks, conditioning_of(name)))
 
 
-def _file(folder: Path, cell: Cell, stop: int) -> Path:
-    """Where a model is kept: its name tells what it is, and a hash all that it depends on."""
-    text = json.dumps([[cell[name] for name in TRAINING], _code(), device.on_cpu()])
-    code = hashlib.sha256(text.encode()).hexdigest()[:8]
-    names = (cell[name] for name in ("scenes", "num_train", "width", "seed"))
-    return folder / f"{'-'.join(map(str, names))}-{stop}-{code}.safetensors"
+def _file(folder: Path, cell: Cell, step: int) -> Path:
+    """The file of a model; its name has a hash of everything that the weights depend on."""
+    text = json.dumps([[cell[key] for key in TRAINING_KEYS], _code_hash(), device.on_cpu()])
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    model = "{scenes}-{num_train}-{width}-{seed}".format(**cell)
+    return folder / f"{model}-{step}-{digest}.safetensors"
 
 
 @functools.cache
-def _code() -> str:
-    return of_files(Path(__file__).parent.glob("*.py"))
+def _code_hash() -> str:
+    return hash_of_files(Path(__file__).parent.glob("*.py"))
 
 
-def prepare(cells: Sequence[Cell]) -> None:
-    """Compile ahead what the cells need, in their order, where there is a processor for it."""
+def compile_ahead(cells: Sequence[Cell]) -> None:
+    """Compile the programs of the cells in the background, in their order, if there are cores."""
     for cell in cells:
         scenes = scenes_of(cell["scenes"])
-        _shape(group_of(cell, cells)).begin()
-        _making(cell).begin(_like(cell["scenes"], cell["width"]), scenes.codes.shape[1])
-        ahead.begin(
-            ("judge", scenes, cell["judged"]),
-            lambda scenes=scenes, cell=cell: _judged(scenes, cell["judged"]),
-        )
+        _shape(group_of(cell, cells)).compile_ahead()
+        layout = _layout(cell["scenes"], cell["width"])
+        _sampler(cell).compile_ahead(layout, scenes.codes.shape[1])
+        num_steps = cell["judged"]
+        train_judge = functools.partial(_judge_and_accuracy, scenes, num_steps)
+        compilation.compile_ahead(("judge", scenes, num_steps), train_judge)
 
 
-def nets_of(
-    cell: Cell, cells: Sequence[Cell], folder: Path, tell: Callable[[str], None] = lambda text: None
+def networks_of(
+    cell: Cell,
+    cells: Sequence[Cell],
+    folder: Path,
+    show_progress: ShowProgress = lambda text: None,
 ) -> dict[int, Any]:
-    """A cell's networks, at its stops and at the end; if they are not in the folder, its whole group is trained."""
-    wanted = {stop: _file(folder, cell, stop) for stop in (*_stops(cell), cell["num_steps"])}
-    if not all(file.is_file() for file in wanted.values()):
-        group = group_of(cell, cells)
-        rows = [trained(one["scenes"], one["num_train"], one["seed"]) for one in group]
-        stops = sorted({stop for one in group for stop in _stops(one)})
-        title = f"{len(group)} models of width {cell['width']} train"
-        training = denoise.train(
-            _shape(group), rows, [one["seed"] for one in group], stops,
-            lambda step: tell(f"{title}: {step} of {cell['num_steps']} steps"),
-        )  # fmt: skip
-        for stop, nets in training:
-            for i, one in enumerate(group):
-                if stop in (*_stops(one), one["num_steps"]):
-                    about = {name: str(one[name]) for name in TRAINING} | {"stop": str(stop)}
-                    saved.save(
-                        _file(folder, one, stop),
-                        jax.tree.map(lambda leaf, i=i: leaf[i], nets),
-                        about,
-                    )
-    like = _like(cell["scenes"], cell["width"])
-    return {stop: saved.load(file, like) for stop, file in wanted.items()}
+    """A cell's networks by step of training; its group is trained if they are not in the folder."""
+    files = {step: _file(folder, cell, step) for step in _eval_steps(cell)}
+    if not all(file.is_file() for file in files.values()):
+        _train_group(group_of(cell, cells), folder, show_progress)
+    layout = _layout(cell["scenes"], cell["width"])
+    return {step: network_io.load(file, layout) for step, file in files.items()}
 
 
-def committed(cell: Cell) -> Any:
+def _train_group(group: Sequence[Cell], folder: Path, show_progress: ShowProgress) -> None:
+    """Train the models of a group together and save each at its steps."""
+    shape = _shape(group)
+    title = f"{len(group)} models of width {shape.width} train"
+    training = denoise.train(
+        shape,
+        [train_combinations(cell["scenes"], cell["num_train"], cell["seed"]) for cell in group],
+        [cell["seed"] for cell in group],
+        sorted({step for cell in group for step in _eval_steps(cell)}),
+        lambda step: show_progress(f"{title}: {step} of {shape.num_steps} steps"),
+    )
+    for step, networks in training:
+        for number, cell in enumerate(group):
+            if step in _eval_steps(cell):
+                metadata = {key: str(cell[key]) for key in TRAINING_KEYS} | {"stop": str(step)}
+                network = jax.tree.map(lambda leaf, i=number: leaf[i], networks)
+                network_io.save(_file(folder, cell, step), network, metadata)
+
+
+def packaged_network(cell: Cell) -> Any:
     """The network of a cell that comes with the package."""
     name = "{scenes}-{num_train}-{width}-{seed}.safetensors".format(**cell)
-    return saved.load(COMMITTED / name, _like(cell["scenes"], cell["width"]))
-
-
-def _judged(scenes: Scenes, num_steps: int) -> tuple[Any, float]:
-    """The judge of these scenes, and its own accuracy; without steps, the one that comes with the package."""
-    if num_steps == 0:
-        like = jax.eval_shape(lambda: judge.Judge(new_key(0), scenes.codes.shape[1]))
-        found = saved.load(COMMITTED / f"judge-{type(scenes).__name__.lower()}.safetensors", like)
-    else:
-        found = judge.train(scenes, num_steps)
-    return found, judge.accuracy(found, scenes, 4096 if num_steps != 0 else 1024)
+    return network_io.load(PACKAGED / name, _layout(cell["scenes"], cell["width"]))
 
 
 def judge_of(scenes: Scenes, num_steps: int) -> tuple[Any, float]:
-    """The judge, made once."""
-    return ahead.made(("judge", scenes, num_steps), lambda: _judged(scenes, num_steps))
+    """The judge of these scenes and its accuracy, computed once."""
+    train_judge = functools.partial(_judge_and_accuracy, scenes, num_steps)
+    return compilation.compiled(("judge", scenes, num_steps), train_judge)
+
+
+def _judge_and_accuracy(scenes: Scenes, num_steps: int) -> tuple[Any, float]:
+    """Train a judge for this many steps; with 0 steps, load the one of the package."""
+    if num_steps > 0:
+        trained = judge.train(scenes, num_steps)
+        return trained, judge.accuracy(trained, scenes, 4096)
+    layout = jax.eval_shape(lambda: judge.Judge(new_key(0), scenes.codes.shape[1]))
+    packaged = network_io.load(_judge_file(PACKAGED, scenes), layout)
+    return packaged, judge.accuracy(packaged, scenes, 1024)
+
+
+def _judge_file(folder: Path, scenes: Scenes) -> Path:
+    return folder / f"judge-{type(scenes).__name__.lower()}.safetensors"
 
 
 def study(
-    cell: Cell, cells: Sequence[Cell], folder: Path, tell: Callable[[str], None] = lambda text: None
+    cell: Cell,
+    cells: Sequence[Cell],
+    folder: Path,
+    show_progress: ShowProgress = lambda text: None,
 ) -> list[dict[str, Any]]:
-    """A row for each combination that a cell's model makes (and, of the cube, each stop on the way)."""
-    scenes, found = scenes_of(cell["scenes"]), []
+    """One row per combination that a cell's model generates; for the cube also per step."""
     if cell["num_steps"] == 0:
-        nets = {0: committed(cell)}
+        networks = {0: packaged_network(cell)}
     else:
-        prepare(cells)
-        nets = nets_of(cell, cells, folder, tell)
-        by, accuracy = judge_of(scenes, cell["judged"])
-        kept = folder / f"judge-{type(scenes).__name__.lower()}.safetensors"
-        saved.save(kept, by, {"accuracy": str(accuracy), "judged": str(cell["judged"])})
-    rows = trained(cell["scenes"], cell["num_train"], cell["seed"])
-    for stop, net in nets.items():
-        probed = stop == cell["num_steps"] and cell["scenes"] not in CUBE
-        found += [row | {"trained_for": stop} for row in looked_at(net, rows, cell, probed)]
-    return found
+        compile_ahead(cells)
+        networks = networks_of(cell, cells, folder, show_progress)
+        scenes = scenes_of(cell["scenes"])
+        classifier, accuracy = judge_of(scenes, cell["judged"])
+        metadata = {"accuracy": str(accuracy), "judged": str(cell["judged"])}
+        network_io.save(_judge_file(folder, scenes), classifier, metadata)
+    train = train_combinations(cell["scenes"], cell["num_train"], cell["seed"])
+    rows = []
+    for step, network in networks.items():
+        with_probes = step == cell["num_steps"] and cell["scenes"] not in CUBE
+        for row in evaluate(network, train, cell, with_probes):
+            rows.append(row | {"trained_for": step})
+    return rows
 
 
-def _making(cell: Cell) -> denoise.Making:
-    count = len(scenes_of(cell["scenes"]).codes) * cell["per"]
-    return denoise.Making(cell["to_image"], KEPT, denoise.at_once(count))
+def _sampler(cell: Cell) -> denoise.Sampler:
+    num_images = len(scenes_of(cell["scenes"]).codes) * cell["per"]
+    return denoise.Sampler(cell["to_image"], RECORDED_AT, denoise.batch_size(num_images))
 
 
-def looked_at(net: Any, rows: np.ndarray, cell: Cell, probed: bool) -> list[dict[str, Any]]:
-    """What a trained model makes of every combination, and what its activations say about it."""
-    scenes, per = scenes_of(cell["scenes"]), cell["per"]
-    there = np.arange(len(scenes.codes))
-    number = np.repeat(there, per)
-    images, seen = denoise.sample(net, scenes.codes[number], cell["seed"], cell["to_image"], KEPT)
-    by, accuracy = judge_of(scenes, cell["judged"])
-    right = judge.right(by, scenes, images, scenes.codes[number]).reshape(len(there), per, -1)
-    held = ~np.isin(there, rows)
-    apart = distance(scenes, rows)
-    share = right.all(2).mean(1)
-    told, scores = {}, {}
-    if probed:
-        few = np.tile(np.arange(per) < PROBED, len(there))
-        told, scores = expected(
-            scenes, number[few], held, {name: x[few] for name, x in seen.items()}, 1 - share
-        )
-    images = images.reshape(len(there), per, *images.shape[1:])
-    shown = held & (probed and cell["shown"])
-    images = (
-        np.round((images + 1) * LEVELS) / LEVELS - 1
-    )  # a third of the bytes, and nobody sees it
-    return [
-        {
-            "combination": _name(scenes, int(row)),
-            "unseen": bool(held[i]),
-            "distance": int(apart[i]),
-            "right": float(share[i]),
-            "product": float(right[i].mean(0).prod()),
-            "judge": accuracy,
-            **{name: float(values[i]) for name, values in told.items()},
-            **scores,
-            "images": gallery.png(images[i, :SHOWN]) if shown[i] else "",
-        }
-        for i, row in enumerate(there)
-    ]
-
-
-def _name(scenes: Scenes, row: int) -> str:
-    values = scenes.factors.iloc[row]
-    return (
-        " and ".join(values.index[values])
-        if isinstance(scenes, Crowd)
-        else " ".join(values[["size", "colour", "shape"]])
+def evaluate(
+    network: Any, train: np.ndarray, cell: Cell, with_probes: bool
+) -> list[dict[str, Any]]:
+    """One row per combination: the accuracy of its images and, with probes, predicted failure."""
+    scenes = scenes_of(cell["scenes"])
+    num_combinations = len(scenes.codes)
+    per_combination = cell["per"]
+    combinations = np.repeat(np.arange(num_combinations), per_combination)  # of each image
+    codes = scenes.codes[combinations]
+    images, activations = denoise.sample(
+        network, codes, cell["seed"], cell["to_image"], RECORDED_AT
     )
+    classifier, judge_accuracy = judge_of(scenes, cell["judged"])
+    is_correct = judge.is_correct(classifier, scenes, images, codes)  # images x factors
+    is_correct = is_correct.reshape(num_combinations, per_combination, -1)
+    accuracy = is_correct.all(2).mean(1)
+    is_unseen = ~np.isin(np.arange(num_combinations), train)
+    distances = distance_to_train(scenes, train)
+    errors: dict[str, np.ndarray] = {}
+    scores: dict[str, float] = {}
+    if with_probes:
+        is_probed = np.tile(np.arange(per_combination) < NUM_PROBED, num_combinations)
+        probed = {name: layer[is_probed] for name, layer in activations.items()}
+        errors, scores = predict_failures(
+            scenes, combinations[is_probed], is_unseen, probed, 1 - accuracy
+        )
+    images = _fewer_gray_levels(images).reshape(
+        num_combinations, per_combination, *images.shape[1:]
+    )
+    rows = []
+    for i in range(num_combinations):
+        is_shown = is_unseen[i] and with_probes and cell["shown"]
+        row = {
+            "combination": _name(scenes, i),
+            "unseen": bool(is_unseen[i]),
+            "distance": int(distances[i]),
+            "right": float(accuracy[i]),
+            "product": float(is_correct[i].mean(0).prod()),
+            "judge": judge_accuracy,
+        }
+        row |= {name: float(values[i]) for name, values in errors.items()}
+        row |= scores
+        row["images"] = gallery.png(images[i, :NUM_SHOWN]) if is_shown else ""
+        rows.append(row)
+    return rows
 
 
-def expected(
+def _fewer_gray_levels(images: np.ndarray) -> np.ndarray:
+    """The images with fewer gray levels: a third of the bytes, and the difference is invisible."""
+    half = (GRAY_LEVELS - 1) / 2
+    return np.round((images + 1) * half) / half - 1
+
+
+def _name(scenes: Scenes, combination: int) -> str:
+    values = scenes.factors.iloc[combination]
+    if isinstance(scenes, Crowd):
+        return " and ".join(values.index[values])
+    return " ".join(values[["size", "colour", "shape"]])
+
+
+def predict_failures(
     scenes: Scenes,
-    number: np.ndarray,
-    held: np.ndarray,
-    seen: dict[str, np.ndarray],
+    combinations: np.ndarray,
+    is_unseen: np.ndarray,
+    activations: dict[str, np.ndarray],
     failure: np.ndarray,
 ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """The expected failure of each unseen combination, from its activations, from probes of other combinations' factors
-    and from how rare its pairs are; and how well each ranks what failed."""
+    """Predict which unseen combinations fail, and score the predictions against the failure rates.
+
+    `combinations` has the combination of each image and `activations` the layers of these images;
+    `is_unseen` and `failure` have one value per combination. Three predictors are compared:
+
+    `expected`  the error of probes fitted to train combinations, on the layer chosen there
+    `control`   the same on that layer, with probes fitted to the factors of other combinations
+    `rare`      how rare the pairs of values of a combination are in training; no activations
+
+    Gives the predicted error of each combination by predictor (NaN if it was trained), and the
+    rank correlation and AUROC of each predictor. `read/unseen` is the decodability of unseen
+    combinations.
+    """
     from recombine.probe import Decodability
 
-    factors, unseen, names = scenes.factors, held[number], np.arange(len(held)).astype(str)
-    other = np.arange(len(held))
-    other[~held] = np.random.default_rng(0).permutation(other[~held])
-    new, new_names = factors.iloc[number[unseen]].reset_index(drop=True), names[number[unseen]]
-    fit, told, scores = {}, {}, {}
-    for name, rows in (("expected", number), ("control", other[number]), ("rare", number)):
-        if name != "rare":
-            layers = (
-                seen
-                if name == "expected"
-                else {fit["expected"].layer_: seen[fit["expected"].layer_]}
-            )
-            fit[name] = Decodability().fit(
-                layers, factors.iloc[rows].reset_index(drop=True), names[number], unseen
-            )
-        probe = fit["expected" if name == "rare" else name]
-        ranking = probe.rank(new, None if name == "rare" else seen[probe.layer_][unseen], new_names)
-        told[name] = np.full(len(held), np.nan)
-        told[name][ranking["combination"].astype(int)] = ranking["error"]
-        scores[f"{name}/rank"], scores[f"{name}/auroc"] = ranked(told[name][held], failure[held])
-    best = fit["expected"].scores_
-    best = best[(best["layer"] == fit["expected"].layer_) & (best["split"] == "held out")]
-    return told, scores | {"read/unseen": float(best["score"].mean())}
+    names = np.arange(len(is_unseen)).astype(str)
+    image_is_unseen = is_unseen[combinations]
+
+    def factors_of(rows: np.ndarray) -> Any:
+        return scenes.factors.iloc[rows].reset_index(drop=True)
+
+    def fit(layers: dict[str, np.ndarray], labels: np.ndarray) -> Decodability:
+        probe = Decodability("ridge", edition=1)
+        return probe.fit(layers, factors_of(labels), names[combinations], image_is_unseen)
+
+    probe = fit(activations, combinations)
+    layer = activations[probe.layer_]
+    permuted = _permute_train(is_unseen)
+    control = fit({probe.layer_: layer}, permuted[combinations])
+
+    unseen_factors = factors_of(combinations[image_is_unseen])
+    unseen_names = names[combinations[image_is_unseen]]
+    unseen_layer = layer[image_is_unseen]
+    rankings = {
+        "expected": probe.rank(unseen_factors, unseen_layer, unseen_names),
+        "control": control.rank(unseen_factors, unseen_layer, unseen_names),
+        "rare": probe.rank(unseen_factors, None, unseen_names),
+    }
+    errors: dict[str, np.ndarray] = {}
+    scores: dict[str, float] = {}
+    for predictor, ranking in rankings.items():
+        error = np.full(len(is_unseen), np.nan)
+        error[ranking["combination"].astype(int)] = ranking["error"]
+        rank, auroc = rank_and_auroc(error[is_unseen], failure[is_unseen])
+        errors[predictor] = error
+        scores[f"{predictor}/rank"] = rank
+        scores[f"{predictor}/auroc"] = auroc
+    scores["read/unseen"] = _held_out_score(probe)
+    return errors, scores
+
+
+def _permute_train(is_unseen: np.ndarray) -> np.ndarray:
+    """The number of each combination, with those of the train combinations permuted."""
+    numbers = np.arange(len(is_unseen))
+    numbers[~is_unseen] = np.random.default_rng(0).permutation(numbers[~is_unseen])
+    return numbers
+
+
+def _held_out_score(probe: Any) -> float:
+    """The mean score of a fitted probe on held-out combinations, on its chosen layer."""
+    table = probe.scores_
+    is_chosen = (table["layer"] == probe.layer_) & (table["split"] == "held out")
+    return float(table["score"][is_chosen].mean())

@@ -1,12 +1,14 @@
-"""A small U-Net that tells what a noisy image shows, told how noisy it is and what the scene's code is.
+"""A small U-Net that denoises an image, conditioned on the noise level and the code of the scene.
 
-Two by two pixels are one place. There are two resolutions with two residual blocks each, on the way down and on the way
-up, and attention at the lower one. What it is told enters every block as a scale and a shift of its channels, either
-as one (`Together`) or each factor by itself, summed (`Apart`: as Okawa et al. 2310.09336 tell theirs). Every level's
-activations, averaged over the image, are what a probe reads.
+Patches of 2 x 2 pixels are the positions. There are two resolutions with two residual blocks each,
+on the way down and on the way up, and attention at the lower one. The conditioning enters every
+block as a scale and a shift of its channels. It is one embedding of all factors
+(`JointConditioning`), or a sum of one embedding per factor (`SummedConditioning`, as in Okawa et
+al. 2310.09336). Probes use the activations of every level, averaged over the image.
 
-Convolutions are matrix products of patches: many networks of one shape then train side by side as batched products,
-where convolutions would be grouped ones, which are slow. On a GPU the products are of bfloat16, all else is float32.
+Convolutions are matrix products of patches. Many networks of one shape then train side by side as
+batched products; grouped convolutions would be slow. On a GPU the products are in bfloat16 and
+everything else is in float32. The names of the modules' fields are keys of saved networks.
 """
 
 import itertools
@@ -20,19 +22,21 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from recombine.parts.linear_layer import linear
 
 GROUPS = 8
-WAVES = 32  # frequencies that tell the noise level
-PATCH = 2  # pixels of a place, each way
+WAVES = 32  # frequencies that encode the noise level
+PATCH = 2  # pixels of a patch, each way
 HEADS = 4
 
 
-def product(x: Float[Array, "*places a"], weight: Float[Array, "a b"]) -> Float[Array, "*places b"]:
-    """The matrix product, of bfloat16 on a GPU."""
-    kind = jnp.bfloat16 if jax.default_backend() == "gpu" else jnp.float32
-    return jnp.dot(x.astype(kind), weight.astype(kind)).astype(jnp.float32)
+def product(
+    x: Float[Array, "*positions a"], weight: Float[Array, "a b"]
+) -> Float[Array, "*positions b"]:
+    """The matrix product, in bfloat16 on a GPU."""
+    dtype = jnp.bfloat16 if jax.default_backend() == "gpu" else jnp.float32
+    return jnp.dot(x.astype(dtype), weight.astype(dtype)).astype(jnp.float32)
 
 
 class Conv(eqx.Module):
-    """A convolution of odd side: the product of every place's neighbourhood with a matrix."""
+    """A convolution with an odd kernel size: a matrix product of every neighborhood."""
 
     weight: Array
     bias: Array
@@ -46,28 +50,29 @@ class Conv(eqx.Module):
         self.bias = jnp.zeros(d_out)
 
     def __call__(self, x: Float[Array, "h w a"]) -> Float[Array, "h w b"]:
-        """What the layer makes of the channels."""
-        reach, (height, width, _) = self.side // 2, x.shape
-        x = (
-            x.astype(jnp.bfloat16) if jax.default_backend() == "gpu" else x
-        )  # patches are most of the memory
-        padded = jnp.pad(x, ((reach, reach), (reach, reach), (0, 0)))
-        places = [(i, j) for i in range(self.side) for j in range(self.side)]
-        near = [padded[i : i + height, j : j + width] for i, j in places]
-        return product(jnp.concatenate(near, axis=-1), self.weight) + self.bias
+        """Apply the convolution, with zero padding."""
+        margin = self.side // 2
+        height, width, _ = x.shape
+        if jax.default_backend() == "gpu":
+            x = x.astype(jnp.bfloat16)  # the patches take most of the memory
+        padded = jnp.pad(x, ((margin, margin), (margin, margin), (0, 0)))
+        offsets = [(i, j) for i in range(self.side) for j in range(self.side)]
+        neighbors = [padded[i : i + height, j : j + width] for i, j in offsets]
+        return product(jnp.concatenate(neighbors, axis=-1), self.weight) + self.bias
 
 
 class Norm(eqx.Module):
-    """Channels in groups, each of mean 0 and variance 1 over the image, then scaled and shifted."""
+    """Group normalization over the image, with a learned scale and shift."""
 
     weight: Array
     bias: Array
 
     def __init__(self, width: int) -> None:
-        self.weight, self.bias = jnp.ones(width), jnp.zeros(width)
+        self.weight = jnp.ones(width)
+        self.bias = jnp.zeros(width)
 
     def __call__(self, x: Float[Array, "h w c"]) -> Float[Array, "h w c"]:
-        """The same image, normed."""
+        """Normalize the channels."""
         parts = x.reshape(-1, GROUPS, x.shape[-1] // GROUPS)
         parts = parts - parts.mean((0, 2), keepdims=True)
         parts = parts * jax.lax.rsqrt(jnp.square(parts).mean((0, 2), keepdims=True) + 1e-5)
@@ -75,7 +80,7 @@ class Norm(eqx.Module):
 
 
 class Block(eqx.Module):
-    """Two convolutions on a residual path, with what is told between them."""
+    """Two convolutions on a residual path, with the conditioning between them."""
 
     norms: tuple[Norm, Norm]
     first: Conv
@@ -83,100 +88,101 @@ class Block(eqx.Module):
     told: eqx.nn.Linear
     around: Conv | None
 
-    def __init__(self, key: PRNGKeyArray, d_in: int, d_out: int, d_told: int) -> None:
+    def __init__(self, key: PRNGKeyArray, d_in: int, d_out: int, d_condition: int) -> None:
         keys = jax.random.split(key, 4)
         self.norms = Norm(d_in), Norm(d_out)
         self.first = Conv(keys[0], d_in, d_out)
-        self.second = Conv(keys[1], d_out, d_out, scale=0.1)  # begin near the identity
-        self.told = linear(keys[2], d_told, 2 * d_out)
+        self.second = Conv(keys[1], d_out, d_out, scale=0.1)  # start near the identity
+        self.told = linear(keys[2], d_condition, 2 * d_out)
         self.around = None if d_in == d_out else Conv(keys[3], d_in, d_out, side=1)
 
     def __call__(
-        self, x: Float[Array, "h w c"], told: Float[Array, " told"]
+        self, x: Float[Array, "h w c"], condition: Float[Array, " condition"]
     ) -> Float[Array, "h w d"]:
-        """What the block makes of the channels."""
-        scale, shift = jnp.split(self.told(told), 2)
+        """Apply the block."""
+        scale, shift = jnp.split(self.told(condition), 2)
         h = self.first(jax.nn.silu(self.norms[0](x)))
         h = self.second(jax.nn.silu(self.norms[1](h) * (1 + scale) + shift))
         return h + (x if self.around is None else self.around(x))
 
 
 class Attention(eqx.Module):
-    """Every place looks at every other, on a residual path."""
+    """Self-attention over all positions, on a residual path."""
 
     norm: Norm
     look: Array
     out: Array
 
     def __init__(self, key: PRNGKeyArray, width: int) -> None:
-        draw, keys = jax.nn.initializers.lecun_normal(), jax.random.split(key)
-        self.norm, self.look, self.out = (
-            Norm(width),
-            draw(keys[0], (width, 3 * width)),
-            draw(keys[1], (width, width)),
-        )
+        initialize = jax.nn.initializers.lecun_normal()
+        keys = jax.random.split(key)
+        self.norm = Norm(width)
+        self.look = initialize(keys[0], (width, 3 * width))  # queries, keys and values
+        self.out = initialize(keys[1], (width, width))
 
     def __call__(self, x: Float[Array, "h w c"]) -> Float[Array, "h w c"]:
-        """What a look around makes of the channels."""
+        """Apply the attention."""
         parts = product(self.norm(x).reshape(-1, x.shape[-1]), self.look)
         query, key, value = (
             part.reshape(len(part), HEADS, -1) for part in jnp.split(parts, 3, axis=-1)
         )
-        seen = jax.nn.dot_product_attention(query[None], key[None], value[None])[0]
-        return x + product(seen.reshape(x.shape), self.out)
+        attended = jax.nn.dot_product_attention(query[None], key[None], value[None])[0]
+        return x + product(attended.reshape(x.shape), self.out)
 
 
-class Together(eqx.Module):
-    """The noise level and the whole code as one vector: what a factor does may depend on all others."""
+class JointConditioning(eqx.Module):
+    """One embedding of the noise level and the code: factors may interact."""
 
     noise: eqx.nn.Linear
     code: eqx.nn.Linear
     both: eqx.nn.Linear
 
-    def __init__(self, keys: Iterator[PRNGKeyArray], blocks: Sequence[int], d_told: int) -> None:
-        self.noise = linear(next(keys), 2 * WAVES, d_told)
-        self.code = linear(next(keys), sum(blocks), d_told)
-        self.both = linear(next(keys), d_told, d_told)
+    def __init__(self, keys: Iterator[PRNGKeyArray], blocks: Sequence[int], d_out: int) -> None:
+        self.noise = linear(next(keys), 2 * WAVES, d_out)
+        self.code = linear(next(keys), sum(blocks), d_out)
+        self.both = linear(next(keys), d_out, d_out)
 
     def __call__(
         self, waves: Float[Array, " waves"], code: Float[Array, " code"]
-    ) -> Float[Array, " told"]:
-        """What blocks are told."""
+    ) -> Float[Array, " condition"]:
+        """The conditioning of the blocks."""
         return jax.nn.silu(self.both(jax.nn.silu(self.noise(waves) + self.code(code))))
 
 
-class Apart(eqx.Module):
-    """The sum of a vector of the noise level and one of each factor: no factor changes what another one adds."""
+class SummedConditioning(eqx.Module):
+    """The sum of one embedding of the noise level and one of each factor: they do not interact."""
 
     first: tuple[eqx.nn.Linear, ...]
     then: tuple[eqx.nn.Linear, ...]
     ends: tuple[int, ...] = eqx.field(static=True)
 
-    def __init__(self, keys: Iterator[PRNGKeyArray], blocks: Sequence[int], d_told: int) -> None:
+    def __init__(self, keys: Iterator[PRNGKeyArray], blocks: Sequence[int], d_out: int) -> None:
         sizes = (2 * WAVES, *blocks)
-        own = jax.random.split(next(keys), (len(sizes), 2))
+        layer_keys = jax.random.split(next(keys), (len(sizes), 2))
         self.ends = tuple(itertools.accumulate(sizes))[:-1]
-        self.first = tuple(linear(own[i, 0], size, d_told) for i, size in enumerate(sizes))
-        self.then = tuple(linear(own[i, 1], d_told, d_told) for i in range(len(sizes)))
+        self.first = tuple(linear(layer_keys[i, 0], size, d_out) for i, size in enumerate(sizes))
+        self.then = tuple(linear(layer_keys[i, 1], d_out, d_out) for i in range(len(sizes)))
 
     def __call__(
         self, waves: Float[Array, " waves"], code: Float[Array, " code"]
-    ) -> Float[Array, " told"]:
-        """What blocks are told."""
+    ) -> Float[Array, " condition"]:
+        """The conditioning of the blocks."""
         parts = jnp.split(jnp.concatenate([waves, code]), self.ends)
-        told = [
+        embeddings = [
             then(jax.nn.silu(first(part)))
             for first, then, part in zip(self.first, self.then, parts, strict=True)
         ]
-        return jnp.stack(told).sum(0)
+        return jnp.stack(embeddings).sum(0)
 
 
-TELL = {"together": Together, "apart": Apart}
+CONDITIONINGS = {"joint": JointConditioning, "summed": SummedConditioning}
 
 
 class UNet(eqx.Module):
-    """The network; called with one image, its noise level from 0 to 1 and the code, whose factors have `blocks` numbers
-    each."""
+    """The network; called with one image, its noise level from 0 to 1 and the code.
+
+    `blocks` has the number of entries of each factor in the code.
+    """
 
     inlet: Conv
     down: tuple[tuple[Block, Block], ...]
@@ -184,24 +190,29 @@ class UNet(eqx.Module):
     attention: Attention
     up: tuple[tuple[Block, Block], ...]
     outlet: tuple[Norm, Conv]
-    tell: Together | Apart
+    tell: JointConditioning | SummedConditioning
 
     def __init__(
-        self, key: PRNGKeyArray, width: int, blocks: Sequence[int], told: str = "together"
+        self, key: PRNGKeyArray, width: int, blocks: Sequence[int], conditioning: str = "joint"
     ) -> None:
         keys = iter(jax.random.split(key, 16))
-        d_told, colours, low = 4 * width, 3 * PATCH * PATCH, 2 * width
-        self.tell = TELL[told](keys, blocks, d_told)
+        d_condition = 4 * width
+        d_patch = 3 * PATCH * PATCH
+        low = 2 * width  # channels of the lower resolution
+        self.tell = CONDITIONINGS[conditioning](keys, blocks, d_condition)
 
-        def two(d_in: int, d_out: int) -> tuple[Block, Block]:
-            return Block(next(keys), d_in, d_out, d_told), Block(next(keys), d_out, d_out, d_told)
+        def block(d_in: int, d_out: int) -> Block:
+            return Block(next(keys), d_in, d_out, d_condition)
 
-        self.inlet = Conv(next(keys), colours, width)
-        self.down = two(width, width), two(width, low)
-        self.middle = Block(next(keys), low, low, d_told)
+        def two_blocks(d_in: int, d_out: int) -> tuple[Block, Block]:
+            return block(d_in, d_out), block(d_out, d_out)
+
+        self.inlet = Conv(next(keys), d_patch, width)
+        self.down = two_blocks(width, width), two_blocks(width, low)
+        self.middle = block(low, low)
         self.attention = Attention(next(keys), low)
-        self.up = two(low + width, width), two(low + low, low)
-        self.outlet = Norm(width), Conv(next(keys), width, colours, scale=0.0)  # begin with 0
+        self.up = two_blocks(low + width, width), two_blocks(low + low, low)
+        self.outlet = Norm(width), Conv(next(keys), width, d_patch, scale=0.0)  # the output is 0
 
     def __call__(
         self,
@@ -209,49 +220,52 @@ class UNet(eqx.Module):
         noise: Float[Array, ""],
         code: Float[Array, " code"],
     ) -> tuple[Float[Array, "side side 3"], dict[str, Array]]:
-        """The image without its noise, and every level's activations in the mean over the image."""
+        """The image without its noise, and the activations of every level, averaged over it."""
         angle = noise * 1000 * jnp.exp(-jnp.log(1e4) * jnp.arange(WAVES) / WAVES)
         waves = jnp.concatenate([jnp.sin(angle), jnp.cos(angle)])
-        told = self.tell(waves, code)
-        h, kept, seen = self.inlet(together(image)), [], {}
+        condition = self.tell(waves, code)
+        h = self.inlet(pixels_to_channels(image))
+        skips = []
+        activations = {}
         for i, blocks in enumerate(self.down):
-            h = halved(h) if i else h
+            h = downsample(h) if i else h
             for block in blocks:
-                h = block(h, told)
-            kept.append(h)
-            seen[f"down{i}"] = h.mean((0, 1))
-        h = self.attention(self.middle(h, told))
-        seen["middle"] = h.mean((0, 1))
+                h = block(h, condition)
+            skips.append(h)
+            activations[f"down{i}"] = h.mean((0, 1))
+        h = self.attention(self.middle(h, condition))
+        activations["middle"] = h.mean((0, 1))
         for i in reversed(range(len(self.up))):
-            h = jnp.concatenate(
-                [h if h.shape[:2] == kept[i].shape[:2] else _doubled(h), kept[i]], axis=-1
-            )
+            if h.shape[:2] != skips[i].shape[:2]:
+                h = upsample(h)
+            h = jnp.concatenate([h, skips[i]], axis=-1)
             for block in self.up[i]:
-                h = block(h, told)
-            seen[f"up{i}"] = h.mean((0, 1))
+                h = block(h, condition)
+            activations[f"up{i}"] = h.mean((0, 1))
         norm, conv = self.outlet
-        return _apart(conv(jax.nn.silu(norm(h)))), seen
+        return channels_to_pixels(conv(jax.nn.silu(norm(h)))), activations
 
 
-def together(image: Float[Array, "h w c"]) -> Array:
-    """Pixels of a place as its channels."""
+def pixels_to_channels(image: Float[Array, "h w c"]) -> Array:
+    """The pixels of each patch as the channels of one position."""
     height, width, c = image.shape
     parts = image.reshape(height // PATCH, PATCH, width // PATCH, PATCH, c).transpose(0, 2, 1, 3, 4)
     return parts.reshape(height // PATCH, width // PATCH, PATCH * PATCH * c)
 
 
-def _apart(h: Float[Array, "h w c"]) -> Array:
-    """A place's channels as its pixels."""
+def channels_to_pixels(h: Float[Array, "h w c"]) -> Array:
+    """The channels of each position as the pixels of a patch: undoes `pixels_to_channels`."""
     height, width, c = h.shape
     parts = h.reshape(height, width, PATCH, PATCH, c // PATCH**2).transpose(0, 2, 1, 3, 4)
     return parts.reshape(height * PATCH, width * PATCH, c // PATCH**2)
 
 
-def halved(h: Float[Array, "h w c"]) -> Array:
-    """The mean of two by two places."""
+def downsample(h: Float[Array, "h w c"]) -> Array:
+    """The mean of every 2 x 2 positions."""
     height, width, c = h.shape
     return h.reshape(height // 2, 2, width // 2, 2, c).mean((1, 3))
 
 
-def _doubled(h: Float[Array, "h w c"]) -> Array:
+def upsample(h: Float[Array, "h w c"]) -> Array:
+    """Every position repeated 2 x 2 times."""
     return h.repeat(2, axis=0).repeat(2, axis=1)

@@ -1,4 +1,4 @@
-"""The instruction language: what sentences mean, and that no two tasks mean the same."""
+"""The instruction language: the meaning of sentences, and that no two tasks mean the same."""
 
 import re
 
@@ -9,11 +9,14 @@ from recombine.basics.errors import InputError
 from recombine.experiments.instrument import instructions as experiment
 from recombine.experiments.instrument._instructions.grammar import OPERATIONS, Language
 
+LANGUAGES = [*experiment.LANGUAGES.values(), Language(10, 3, 8, 10)]
 
-def carried_out(names: list[str], given: list[int], num_letters: int) -> list[int]:
-    """Operations in plain Python, one after the other, in the order of their names below."""
-    n, m = len(given), num_letters
-    steps = {
+
+def apply_in_plain_python(names: list[str], letters: list[int], num_letters: int) -> list[int]:
+    """Apply the named operations one after the other, in the order below."""
+    n = len(letters)
+    m = num_letters
+    operations = {
         "reverse": lambda x: x[::-1],
         "raise": lambda x: [(a + 1) % m for a in x],
         "swap": lambda x: x[n // 2 :] + x[: n // 2],
@@ -25,52 +28,57 @@ def carried_out(names: list[str], given: list[int], num_letters: int) -> list[in
         "ends": lambda x: [x[-1], *x[1:-1], x[0]],
         "tilt": lambda x: x[: n // 2] + [(a + 3) % m for a in x[n // 2 :]],
     }
-    assert list(steps) == list(OPERATIONS)
-    for name, step in steps.items():
-        given = step(given) if name in names else given
-    return given
+    assert list(operations) == list(OPERATIONS)
+    for name, operation in operations.items():
+        letters = operation(letters) if name in names else letters
+    return letters
 
 
-@pytest.mark.parametrize("sizes", [*experiment.LANGUAGES.values(), (10, 3, 8, 10)])
-def test_tables_do_what_the_operations_do_one_after_the_other(sizes):
-    language, rng = Language(*sizes), np.random.default_rng(0)
+def active_operations(language: Language, task: np.ndarray) -> list[str]:
+    return [language.operations[number] for number in np.flatnonzero(task)]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_tables_do_what_the_operations_do_one_after_the_other(language):
+    rng = np.random.default_rng(0)
     tasks = language.tasks()
-    where, becomes = language.functions(tasks)
+    sources, letter_maps = language.functions(tasks)
     for number, task in enumerate(tasks):
-        given = rng.integers(language.num_letters, size=language.length)
-        answer = becomes[number][np.arange(language.length), given[where[number]]]
-        names = [name for name, there in zip(language.operations, task, strict=True) if there]
-        assert answer.tolist() == carried_out(names, given.tolist(), language.num_letters)
+        letters = rng.integers(language.num_letters, size=language.length)
+        moved = letters[sources[number]]
+        answer = letter_maps[number][np.arange(language.length), moved]
+        names = active_operations(language, task)
+        expected = apply_in_plain_python(names, letters.tolist(), language.num_letters)
+        assert answer.tolist() == expected
 
 
-@pytest.mark.parametrize("sizes", [*experiment.LANGUAGES.values(), (10, 3, 8, 10)])
-def test_every_task_is_another_function_and_none_does_nothing(sizes):
-    language = Language(*sizes)
-    where, becomes = language.functions(language.tasks())
-    nothing = (
-        np.arange(language.length),
-        np.tile(np.arange(language.num_letters), (language.length, 1)),
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_all_tasks_are_different_functions_and_none_is_the_identity(language):
+    sources, letter_maps = language.functions(language.tasks())
+    identity = (
+        np.arange(language.length).tobytes(),
+        np.tile(np.arange(language.num_letters), (language.length, 1)).tobytes(),
     )
-    known = {(one.tobytes(), other.tobytes()) for one, other in zip(where, becomes, strict=True)}
-    assert len(known) == len(language.tasks())
-    assert (nothing[0].tobytes(), nothing[1].tobytes()) not in known
+    pairs = zip(sources, letter_maps, strict=True)
+    functions = {(source.tobytes(), letter_map.tobytes()) for source, letter_map in pairs}
+    assert len(functions) == len(language.tasks())
+    assert identity not in functions
 
 
 def test_instructions_name_the_operations_of_a_task_in_all_orders():
     language = Language(5, 3, 4, 4)
-    told = language.instructions(language.tasks())
-    for task, orders in zip(language.tasks(), told, strict=True):
+    instructions = language.instructions(language.tasks())
+    for task, orders in zip(language.tasks(), instructions, strict=True):
         sentences = [language.text(tokens) for tokens in orders]
-        names = {name for name, there in zip(language.operations, task, strict=True) if there}
         for sentence in sentences:
             words = sentence.removesuffix(" :").split(" and ")
             assert len(words) == 3
-            assert set(words) - {"keep"} == names
+            assert set(words) - {"keep"} == set(active_operations(language, task))
         assert len(set(sentences)) == {1: 3, 2: 6, 3: 6}[task.sum()]
 
 
 @pytest.mark.parametrize(
-    ("sizes", "says"),
+    ("fields", "message"),
     [
         ({"num_modules": 11}, "num_modules must be at most 10, got 11"),
         ({"num_modules": 2}, "num_hot must be at most num_modules=2, got 3"),
@@ -79,6 +87,6 @@ def test_instructions_name_the_operations_of_a_task_in_all_orders():
         ({"length": 2}, "length"),
     ],
 )
-def test_what_makes_no_language_is_refused(sizes, says):
-    with pytest.raises(InputError, match=re.escape(says)):
-        Language(**sizes)
+def test_invalid_languages_are_refused(fields, message):
+    with pytest.raises(InputError, match=re.escape(message)):
+        Language(**fields)

@@ -1,4 +1,4 @@
-"""Students of the instruction language: batches, learning, that many learn as one alone does, and what is recorded."""
+"""Students of the instruction language: batches, training, answers and recorded activations."""
 
 import math
 
@@ -8,7 +8,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="students need the extra torch")
 pytest.importorskip("transformers", reason="students need the extra torch")
 from recombine.experiments.instrument._instructions.grammar import Language  # noqa: E402
-from recombine.experiments.instrument._instructions.reading import PLACES, Reading, record  # noqa: E402
+from recombine.experiments.instrument._instructions.probing import (  # noqa: E402
+    POSITIONS,
+    FailurePredictors,
+    record,
+)
 from recombine.experiments.instrument._instructions.student import (  # noqa: E402
     Sentences,
     Size,
@@ -38,14 +42,14 @@ def test_sentences_have_their_answers():
     asked, answer = drawn(5)
     where, becomes = LANGUAGE.functions(LANGUAGE.tasks())
     for row, (tokens, right) in enumerate(zip(asked.numpy(), answer.numpy(), strict=True)):
-        told, given = tokens[:4], tokens[4:8]
+        operation_tokens, input_tokens = tokens[:4], tokens[4:8]
         task = LANGUAGE.tasks()[row // 5]
-        named = {LANGUAGE.words[token] for token in told} & set(LANGUAGE.operations)
+        named = {LANGUAGE.words[token] for token in operation_tokens} & set(LANGUAGE.operations)
         assert named == {
             name for name, there in zip(LANGUAGE.operations, task, strict=True) if there
         }
         assert LANGUAGE.words[tokens[8]] == "="
-        assert (becomes[row // 5][np.arange(4), given[where[row // 5]]] == right).all()
+        assert (becomes[row // 5][np.arange(4), input_tokens[where[row // 5]]] == right).all()
 
 
 def test_batches_hold_train_tasks_only_and_all_of_them():
@@ -90,14 +94,14 @@ def test_a_student_learns_beside_others_what_it_would_learn_alone(monkeypatch):
 @pytest.fixture
 def batches(monkeypatch):
     """The tasks and sentences of all batches that are drawn, as they are drawn."""
-    found, draw = [], Sentences.draw
+    batches, draw = [], Sentences.draw
 
     def noted(self, tasks):
-        found.append((tasks, draw(self, tasks)))
-        return found[-1][1]
+        batches.append((tasks, draw(self, tasks)))
+        return batches[-1][1]
 
     monkeypatch.setattr(Sentences, "draw", noted)
-    return found
+    return batches
 
 
 def test_each_student_is_trained_on_its_own_tasks(batches):
@@ -136,13 +140,13 @@ def test_the_same_seeds_make_the_same_student():
 def test_answers_are_those_of_greedy_generation():
     students = Students(LANGUAGE, SIZE, [0], [np.arange(3)])
     asked, _ = drawn(2)
-    found, doubt = (one[0] for one in students.answer(asked[None]))
+    answers, doubt = (output[0] for output in students.answer(asked[None]))
     options = {"do_sample": False, "max_new_tokens": 4, "attention_mask": torch.ones_like(asked)}
     said = students.models[0].generate(asked, **options)
-    assert torch.equal(found, said[:, -4:])
+    assert torch.equal(answers, said[:, -4:])
     with torch.no_grad():
         likely = students.models[0](said[:, :-1]).logits[:, -4:].log_softmax(dim=-1)
-    assert torch.allclose(doubt, -likely.gather(-1, found[..., None]).mean(dim=(1, 2)), atol=1e-5)
+    assert torch.allclose(doubt, -likely.gather(-1, answers[..., None]).mean(dim=(1, 2)), atol=1e-5)
 
 
 def test_a_student_learns_one_operation():
@@ -156,8 +160,8 @@ def test_places_are_where_they_are_said_to_be():
     model = untrained(LANGUAGE, SIZE, 0)
     asked, answer = drawn(2)
     tokens = torch.cat([asked, answer[:, :-1]], dim=1)
-    found = record(model, LANGUAGE, [LANGUAGE.text(row) for row in tokens.numpy()])
-    assert tuple(found) == PLACES
+    activations = record(model, LANGUAGE, [LANGUAGE.text(row) for row in tokens.numpy()])
+    assert tuple(activations) == POSITIONS
     with torch.no_grad():
         true = model.model.layers[0](
             model.model.embed_tokens(tokens),
@@ -172,19 +176,19 @@ def test_places_are_where_they_are_said_to_be():
         ("start", true[:, 8]),
         ("answer", true[:, 8:].mean(axis=1)),
     ):
-        assert np.allclose(found[place]["layers.0"], rows, atol=1e-4), place
+        assert np.allclose(activations[place]["layers.0"], rows, atol=1e-4), place
 
 
 def planted(
     language: Language, noise: np.ndarray, num_read: int, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """A layer that tells the operations but for noise of this size, and one that tells nothing."""
+    """A layer with the operations and noise of this size, and a layer of noise."""
     tasks = language.tasks().repeat(num_read, axis=0)
-    told = (
+    decodable = (
         np.concatenate([tasks, tasks], axis=1)
         + rng.normal(size=(len(tasks), 2 * tasks.shape[1])) * noise
     )
-    return {"layers.0": rng.normal(size=told.shape), "layers.1": told}
+    return {"layers.0": rng.normal(size=decodable.shape), "layers.1": decodable}
 
 
 def test_planted_failures_are_ranked_and_the_control_ranks_nothing():
@@ -192,28 +196,30 @@ def test_planted_failures_are_ranked_and_the_control_ranks_nothing():
     num = len(language.tasks())
     parts = np.where(rng.permutation(num) < num // 2, 1, 2)
     failed = rng.random(num)
-    reading = Reading(language, parts, failed, num_read)
+    predictors = FailurePredictors(language, parts, failed, num_read)
     layers = planted(language, 0.5 * failed.repeat(num_read)[:, None], num_read, rng)
-    reading.read("answer", layers)
-    reading.read("control", layers, reading.partners(rng))
-    assert reading.facts["answer/layer"] == "layers.1"
-    assert reading.facts["answer/unseen"] > 0.5 > reading.facts["control/unseen"]
-    found = reading.compared("answer") | reading.compared("control")
-    assert found["answer/spearman"] > 0.8
-    assert found["answer/longest/spearman"] > 0.8
-    assert found["answer/auroc"] > 0.9
-    assert abs(found["control/spearman"]) < 0.4
+    predictors.add_probe("answer", layers)
+    predictors.add_probe("control", layers, predictors.draw_partners(rng))
+    assert predictors.facts["answer/layer"] == "layers.1"
+    assert predictors.facts["answer/unseen"] > 0.5 > predictors.facts["control/unseen"]
+    scores = predictors.scores("answer") | predictors.scores("control")
+    assert scores["answer/spearman"] > 0.8
+    assert scores["answer/longest/spearman"] > 0.8
+    assert scores["answer/auroc"] > 0.9
+    assert abs(scores["control/spearman"]) < 0.4
 
 
 def test_partners_are_others_of_the_same_part():
     parts = np.array([1, 2, 1, 2, 1, 2])
-    reading = Reading(Language(3, 2, 4, 4), parts, np.zeros(6), 1)
-    partners = reading.partners(np.random.default_rng(0))
+    predictors = FailurePredictors(Language(3, 2, 4, 4), parts, np.zeros(6), 1)
+    partners = predictors.draw_partners(np.random.default_rng(0))
     assert sorted(partners) == list(range(6))
     assert (parts[partners] == parts).all()
     assert (partners != np.arange(6)).all()
 
 
 def test_where_nothing_differs_nothing_is_ranked():
-    reading = Reading(Language(3, 2, 4, 4), np.array([1, 2, 1, 2, 1, 2]), np.ones(6), 1)
-    assert np.isnan(list(reading.compared("rarity").values())).all()
+    predictors = FailurePredictors(
+        Language(3, 2, 4, 4), np.array([1, 2, 1, 2, 1, 2]), np.ones(6), 1
+    )
+    assert np.isnan(list(predictors.scores("rarity").values())).all()

@@ -1,4 +1,4 @@
-"""A study from end to end with a network that compiles at once, and what it promises of groups and files."""
+"""A study from end to end with a network that compiles fast; groups, files and predictions."""
 
 import itertools
 
@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from recombine.basics.errors import InputError
-from recombine.experiments.limits._images import ahead, denoise, judge, saved, study
-from recombine.experiments.limits._images.rows import ranked
+from recombine.experiments.limits._images import compilation, denoise, judge, network_io, study
 from recombine.experiments.limits._images.scenes import Crowd, Cube, Things
+from recombine.experiments.limits._images.scores import rank_and_auroc
 from recombine.parts.prng import new_key
 from tests.experiments.limits.images.small import Small
 
@@ -21,56 +21,69 @@ THINGS = [{"scenes": "things", "num_train": num, "width": 8, "seed": 0} | CELL f
 def small(monkeypatch):
     monkeypatch.setattr(denoise, "UNet", Small)
     monkeypatch.setattr(study, "UNet", Small)
-    monkeypatch.setattr(ahead, "_made", {})
-    monkeypatch.setattr(study, "STOPS", (2,))
-    study._like.cache_clear()
+    monkeypatch.setattr(compilation, "_compiled", {})
+    monkeypatch.setattr(study, "EVAL_STEPS", (2,))
+    study._layout.cache_clear()
     yield
-    study._like.cache_clear()
+    study._layout.cache_clear()
 
 
-def test_what_is_trained_is_what_a_split_says():
+def test_train_combinations_are_those_of_the_split():
     things, cube = Things(), Cube()
     star, failing = (
-        cube.values[study.trained(name, 4, 0)].tolist() for name in ("star", "failing")
+        cube.values[study.train_combinations(name, 4, 0)].tolist() for name in ("star", "failing")
     )
     assert sorted(star) == [[0, 0, 0], [0, 0, 1], [0, 1, 0], [1, 0, 0]]
     assert sorted(failing) == [[0, 0, 0], [0, 1, 0], [1, 0, 0], [1, 1, 1]]
-    rows = study.trained("things", 18, 1)
+    rows = study.train_combinations("things", 18, 1)
     assert len(np.unique(rows)) == 18
-    assert things.codes[rows].any(axis=0).all(), "every value is there"
-    assert not np.array_equal(rows, study.trained("things", 18, 2))
-    with pytest.raises(InputError, match="3 random combinations of things do not hold every value"):
-        study.trained("things", 3, 0)
+    assert things.codes[rows].any(axis=0).all(), "they have every value"
+    assert not np.array_equal(rows, study.train_combinations("things", 18, 2))
+    with pytest.raises(InputError, match="3 random combinations of things do not have every value"):
+        study.train_combinations("things", 3, 0)
 
 
-def test_distances_count_the_factors_that_differ():
+def test_distances_count_the_different_factors():
     cube, things, crowd = Cube(), Things(2, 2, 2), Crowd(4, 2)
     for scenes in (cube, things):
-        assert study.distance(scenes, np.array([0, 1, 2, 4])).tolist() == [0, 0, 0, 1, 0, 1, 1, 2]
+        assert study.distance_to_train(scenes, np.array([0, 1, 2, 4])).tolist() == [
+            0,
+            0,
+            0,
+            1,
+            0,
+            1,
+            1,
+            2,
+        ]
     alone = np.flatnonzero(crowd.codes.sum(1) == 1)
-    assert study.distance(crowd, alone).tolist() == [0] * 4 + [1] * 6
-    assert study.distance(crowd, alone[:1]).tolist() == [0, 2, 2, 2, 1, 1, 1, 3, 3, 3]
+    assert study.distance_to_train(crowd, alone).tolist() == [0] * 4 + [1] * 6
+    assert study.distance_to_train(crowd, alone[:1]).tolist() == [0, 2, 2, 2, 1, 1, 1, 3, 3, 3]
 
 
-def test_a_group_is_trained_once_and_kept(tmp_path, monkeypatch):
-    cells, trained = [STAR, *THINGS, {**STAR, "width": 16}], []
+def test_a_group_is_trained_once_and_saved(tmp_path, monkeypatch):
+    cells = [STAR, *THINGS, {**STAR, "width": 16}]
+    trained = []
     train = denoise.train
-    monkeypatch.setattr(denoise, "train", lambda *args: trained.append(args[0].num) or train(*args))
-    told: list[str] = []
-    nets = study.nets_of(STAR, cells, tmp_path, told.append)
-    assert list(nets) == [2, 4]
-    assert told[-1] == "1 models of width 8 train: 4 of 4 steps"
-    assert list(study.nets_of(THINGS[1], cells, tmp_path)) == [4]
-    study.nets_of(THINGS[0], cells, tmp_path)
-    assert trained == [1, 2], (
-        "one program for a kind of scenes, and what is kept is not trained again"
-    )
+
+    def counting(shape, *args):
+        trained.append(shape.num_networks)
+        return train(shape, *args)
+
+    monkeypatch.setattr(denoise, "train", counting)
+    progress: list[str] = []
+    networks = study.networks_of(STAR, cells, tmp_path, progress.append)
+    assert list(networks) == [2, 4]
+    assert progress[-1] == "1 models of width 8 train: 4 of 4 steps"
+    assert list(study.networks_of(THINGS[1], cells, tmp_path)) == [4]
+    study.networks_of(THINGS[0], cells, tmp_path)
+    assert trained == [1, 2], "one training for a kind of scene; saved networks are loaded"
     next(tmp_path.glob("things-90-*")).unlink()
-    study.nets_of(THINGS[1], cells, tmp_path)
+    study.networks_of(THINGS[1], cells, tmp_path)
     assert trained == [1, 2, 2]
 
 
-def test_rows_tell_what_was_made_and_what_was_expected(tmp_path):
+def test_rows_have_accuracies_and_predicted_failures(tmp_path):
     rows = study.study(THINGS[0], THINGS[:1], tmp_path)
     assert len(rows) == 108
     assert sum(row["unseen"] for row in rows) == 38
@@ -89,62 +102,69 @@ def test_rows_tell_what_was_made_and_what_was_expected(tmp_path):
     assert "expected" not in cube[0], "eight combinations are too few for probes"
 
 
-def test_what_is_read_badly_is_expected_to_fail():
+def test_combinations_that_are_hard_to_decode_are_predicted_to_fail():
     things, rng = Things(), np.random.default_rng(0)
-    held = np.ones(108, bool)
-    held[study.trained("things", 70, 0)] = False
-    number = np.repeat(np.arange(108), 4)
-    lost = rng.random(108) < 0.4
-    layer = things.codes[number] + 0.1 * rng.normal(size=(len(number), 15))
-    wrong = lost[number] & held[number]
-    layer[wrong] = rng.permutation(layer)[wrong]  # what another combination's images hold
-    seen = {"good": layer, "noise": rng.normal(size=layer.shape)}
-    told, scores = study.expected(things, number, held, seen, lost.astype(float))
+    is_unseen = np.ones(108, bool)
+    is_unseen[study.train_combinations("things", 70, 0)] = False
+    combinations = np.repeat(np.arange(108), 4)
+    fails = rng.random(108) < 0.4
+    layer = things.codes[combinations] + 0.1 * rng.normal(size=(len(combinations), 15))
+    is_wrong = fails[combinations] & is_unseen[combinations]
+    layer[is_wrong] = rng.permutation(layer)[is_wrong]  # activations of other combinations
+    activations = {"good": layer, "noise": rng.normal(size=layer.shape)}
+    errors, scores = study.predict_failures(
+        things, combinations, is_unseen, activations, fails.astype(float)
+    )
     assert scores["expected/auroc"] > 0.95
     assert scores["control/auroc"] < 0.8
-    assert np.median(told["expected"][held & lost]) > told["expected"][held & ~lost].max()
-    assert np.isnan(told["expected"][~held]).all()
+    expected = errors["expected"]
+    assert np.median(expected[is_unseen & fails]) > expected[is_unseen & ~fails].max()
+    assert np.isnan(expected[~is_unseen]).all()
 
 
-def test_what_comes_with_the_package_is_taken_and_must_fit(tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "COMMITTED", tmp_path)
+def test_weights_of_the_package_are_used_and_must_fit(tmp_path, monkeypatch):
+    monkeypatch.setattr(study, "PACKAGED", tmp_path)
     cell = THINGS[0] | {"num_steps": 0, "judged": 0}
     with pytest.raises(InputError, match="there is no file"):
         study.study(cell, [cell], tmp_path / "work")
-    saved.save(tmp_path / "things-70-8-0.safetensors", Small(new_key(0), 8, (15,)), kind="float16")
-    saved.save(tmp_path / "judge-things.safetensors", judge.Judge(new_key(0), 15), kind="float16")
+    network_io.save(
+        tmp_path / "things-70-8-0.safetensors", Small(new_key(0), 8, (15,)), dtype="float16"
+    )
+    network_io.save(
+        tmp_path / "judge-things.safetensors", judge.Judge(new_key(0), 15), dtype="float16"
+    )
     rows = study.study(cell, [cell], tmp_path / "work")
     assert len(rows) == 108
     assert not (tmp_path / "work").exists(), "nothing is trained"
-    saved.save(tmp_path / "things-70-8-0.safetensors", Small(new_key(0), 9, (15,)))
+    network_io.save(tmp_path / "things-70-8-0.safetensors", Small(new_key(0), 9, (15,)))
     with pytest.raises(InputError, match="another size: 'share' differs"):
         study.study(cell, [cell], tmp_path / "work")
 
 
-def test_programs_are_made_once_and_what_failed_is_made_again():
+def test_programs_are_compiled_once_and_again_after_a_failure():
     counted = itertools.count()
-    assert [ahead.made("one", lambda: next(counted)) for _ in range(2)] == [0, 0]
+    assert [compilation.compiled("one", lambda: next(counted)) for _ in range(2)] == [0, 0]
     with pytest.raises(ZeroDivisionError):
-        ahead.made("other", lambda: 1 // 0)
-    assert ahead.made("other", lambda: 5) == 5
+        compilation.compiled("other", lambda: 1 // 0)
+    assert compilation.compiled("other", lambda: 5) == 5
 
 
-def test_ranks_are_those_of_the_definition():
+def test_rank_correlation_and_auroc_follow_their_definitions():
     error, failure = np.array([3.0, 1.0, 2.0, 0.0]), np.array([1.0, 0.6, 0.2, 0.1])
-    rank, auroc = ranked(error, failure)
+    rank, auroc = rank_and_auroc(error, failure)
     assert rank == pytest.approx(1 - 6 * 2 / (4 * 15))
     assert auroc == pytest.approx(3 / 4)
-    assert np.isnan(ranked(error, np.zeros(4))).all()
+    assert np.isnan(rank_and_auroc(error, np.zeros(4))).all()
 
 
-def test_networks_of_the_cube_are_told_as_their_name_says():
-    tellings = {
-        name: study.telling(name) for name in ("star", "failing", "joined", "things", "crowd")
-    }
-    assert tellings == {
-        "star": "apart",
-        "failing": "apart",
-        **dict.fromkeys(("joined", "things", "crowd"), "together"),
+def test_the_conditioning_of_each_kind_of_scene():
+    names = ("star", "failing", "joined", "things", "crowd")
+    assert {name: study.conditioning_of(name) for name in names} == {
+        "star": "summed",
+        "failing": "summed",
+        "joined": "joint",
+        "things": "joint",
+        "crowd": "joint",
     }
     shared = {"num_train": 4, "width": 8, "num_steps": 2, "batch": 2}
     cells = [
@@ -154,13 +174,15 @@ def test_networks_of_the_cube_are_told_as_their_name_says():
     ]
     for cell in cells:
         group = study.group_of(cell, cells)
-        assert {study.telling(one["scenes"]) for one in group} == {study.telling(cell["scenes"])}
+        conditioning = study.conditioning_of(cell["scenes"])
+        assert {study.conditioning_of(other["scenes"]) for other in group} == {conditioning}
         assert len(group) == (2 if cell["scenes"] == "joined" else 4)
         shape = study._shape(group)
-        assert (shape.told, shape.num) == (study.telling(cell["scenes"]), len(group))
+        assert shape.conditioning == conditioning
+        assert shape.num_networks == len(group)
     assert (
-        study.trained("joined", 4, 0).tolist()
-        == study.trained("star", 4, 0).tolist()
+        study.train_combinations("joined", 4, 0).tolist()
+        == study.train_combinations("star", 4, 0).tolist()
         == [0, 1, 2, 4]
     )
-    assert study.trained("failing", 4, 0).tolist() == [0, 2, 4, 7]
+    assert study.train_combinations("failing", 4, 0).tolist() == [0, 2, 4, 7]

@@ -1,0 +1,66 @@
+import pandas as pd
+import pytest
+
+import recombine as rc
+from recombine.experiments.limits import compounding
+from recombine.experiments.plots import figures_of
+from recombine.sweeps.run import describe, identity
+from tests.experiments.neutral import claims_of
+
+EPS = 0.02
+
+
+def rows_of(fall=0.6, executor=0.0, propagated=0.6, decoded=0.9):
+    """Rows of the full sweep: independent errors, and a fall beyond the trained length."""
+    rows = []
+    for run in compounding.runs("full"):
+        row = {"run": identity(run), "step": run.num_steps, **describe(run)}
+        is_writer = row["model"] == "Executor" or row["model.targets"] == "scratchpad"
+        is_untrained = row["recipe.learning_rate"] == 0
+        row["ErrorPropagation/seen/step_error"] = EPS if is_writer else None
+        row["ErrorPropagation/seen/correct"] = 0.2 if is_untrained else decoded
+        row["ErrorPropagation/test/layer=10/propagated"] = propagated
+        row["ErrorPropagation/test/layer=10/local"] = 0.2
+        for length in range(2, 11):
+            off = executor if row["model"] == "Executor" else fall * (length > 6)
+            accuracy = (1 - EPS) ** length - off + 0.001 * run.seed
+            row[f"test/length={length}/accuracy"] = accuracy
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def verdicts(rows):
+    return {claim.name: claim.verdict for claim in claims_of(compounding, rows)}
+
+
+def test_claims_hold_in_a_world_of_compounding_errors():
+    found = verdicts(rows_of())
+    assert len(found) == 5
+    assert set(found.values()) == {"reproduced"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "failing"),
+    [
+        ({"fall": 0.0}, {"collapse", "worse than independent"}),
+        ({"executor": 0.2}, {"executor"}),
+        ({"propagated": 0.1}, {"propagated"}),
+        ({"decoded": 0.2}, {"decoded"}),
+    ],
+)
+def test_each_claim_can_fail(changes, failing):
+    found = verdicts(rows_of(**changes))
+    assert {name for name, verdict in found.items() if verdict == "not reproduced"} == failing
+
+
+def test_tiny_runs_end_to_end():
+    rows = rc.train(compounding.runs("tiny"), progress=False)
+    figures = figures_of(compounding, rows)
+    assert {trace.name for trace in figures["length"].data} == {
+        "scratchpad",
+        "scratchpad, (1-eps)^n",
+        "executor",
+        "executor, (1-eps)^n",
+    }
+    assert {trace.name for trace in figures["labels"].data} == set(compounding.LABELS)
+    assert {claim.verdict for claim in claims_of(compounding, rows)} == {"not yet run"}

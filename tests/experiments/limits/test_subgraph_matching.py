@@ -1,0 +1,48 @@
+import pandas as pd
+import pytest
+
+import recombine as rc
+from recombine.experiments.limits import subgraph_matching
+from recombine.experiments.plots import figures_of
+from recombine.sweeps.run import describe, identity
+from tests.experiments.neutral import claims_of
+
+
+def rows_of(correlation=0.4, within=0.2, untrained=0.0):
+    """Rows of the full sweep with these correlations."""
+    rows = []
+    for run in subgraph_matching.runs("full"):
+        row = {"run": identity(run), "step": run.num_steps, **describe(run)}
+        is_untrained = row["recipe.learning_rate"] == 0
+        own = untrained if is_untrained else within
+        row["SubgraphFrequency/test/correlation"] = correlation + 0.001 * run.seed
+        row["SubgraphFrequency/test/within/correlation"] = own + 0.001 * run.seed
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def verdicts(rows):
+    return {claim.name: claim.verdict for claim in claims_of(subgraph_matching, rows)}
+
+
+def test_claims_hold_where_frequency_predicts_correctness():
+    assert set(verdicts(rows_of()).values()) == {"reproduced"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "failing"),
+    [
+        ({"correlation": 0.0}, {"frequency"}),
+        ({"within": 0.0}, {"beyond depth"}),
+        ({"untrained": 0.2}, {"untrained"}),
+    ],
+)
+def test_each_claim_can_fail(changes, failing):
+    found = verdicts(rows_of(**changes))
+    assert {name for name, verdict in found.items() if verdict == "not reproduced"} == failing
+
+
+def test_tiny_runs_end_to_end():
+    rows = rc.train(subgraph_matching.runs("tiny"), progress=False)
+    assert set(figures_of(subgraph_matching, rows)) == {"all", "within"}
+    assert {claim.verdict for claim in claims_of(subgraph_matching, rows)} == {"not yet run"}
