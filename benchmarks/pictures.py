@@ -30,13 +30,13 @@ DRAW = """([{data, layout}, width]) => {
 
 def figures(results: Path) -> dict[Path, str]:
     """The path of every picture, and its figure as Plotly JSON."""
-    found = {}
+    figure_of = {}
     for name in catalogue.experiment_names():
         table = results / f"{name}.parquet"
         if table.exists():
             for figure, text in Table(table).figures().items():
-                found[results / f"{name}-{figure}.svg"] = text
-    return found
+                figure_of[results / f"{name}-{figure}.svg"] = text
+    return figure_of
 
 
 def smaller(svg: str) -> str:

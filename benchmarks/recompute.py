@@ -95,25 +95,25 @@ def encodings(folder: Path) -> Numbers:
     }
     failed = rows["LinearDecodability-paper/pre2/seen/r2"] < -5
     rows[columns["task decoder"]] = rows[columns["task decoder"]].mask(failed)
-    found = {}
+    numbers = {}
     for encoding, own in rows[~is_variant].groupby("encoding"):
         for name, column in columns.items():
-            found[f"{encoding}: {name}"] = own[column].mean()
-        found[f"{encoding}: generalizes"] = (own["test/r2"] / own["seen/r2"]).mean()
-    return found
+            numbers[f"{encoding}: {name}"] = own[column].mean()
+        numbers[f"{encoding}: generalizes"] = (own["test/r2"] / own["seen/r2"]).mean()
+    return numbers
 
 
 def scaling_width(folder: Path) -> Numbers:
     """The gain from width 128 to 1024, and that to 2048 on common seeds."""
     rows = read(folder, "scaling_width")
-    found = {}
+    numbers = {}
     judged = rows[rows["width"] <= 1024]
     for encoding, own in judged.groupby("encoding"):
-        found[f"{encoding}: width"] = smallest_gain(own, "width", "depth")
+        numbers[f"{encoding}: width"] = smallest_gain(own, "width", "depth")
     widest = rows[rows["width"] == 2048]
     common = rows[rows["seed"].isin(widest["seed"]) & (rows["width"] >= 1024)]
     gains = [smallest_gain(own, "width", "depth") for _, own in common.groupby("encoding")]
-    return found | {"2048": min(gains)}
+    return numbers | {"2048": min(gains)}
 
 
 def scaling_depth(folder: Path) -> Numbers:
@@ -183,10 +183,10 @@ def module_frequency(folder: Path) -> Numbers:
 
     numbers = rows["support.num_tasks"].dropna()
     rare, common = loss("support.num_tasks", 1), loss("support.num_tasks", numbers.max())
-    found = {"rare modules": rare, "more of their tasks": rare - common}
+    numbers = {"rare modules": rare, "more of their tasks": rare - common}
     for number in (2, 4, 8):
-        found[f"{number} popular modules"] = loss("support.num_popular", number)
-    return found
+        numbers[f"{number} popular modules"] = loss("support.num_popular", number)
+    return numbers
 
 
 def decodability(folder: Path) -> Numbers:
@@ -200,13 +200,13 @@ def decodability(folder: Path) -> Numbers:
         "IntervalShuffle": _data_sweep(large, "IntervalShuffle"),
         "FewShot": _data_sweep(large, "FewShot"),
     }
-    found = {}
+    numbers = {}
     for name, own in sweeps.items():
         for layer in ("pre1", "pre2", "pre3"):
             column = f"LinearDecodability-paper/{layer}/test/r2"
             pairs = own[["test/r2", column]].dropna().clip(lower=0)
-            found[f"{name}: {layer}"] = stats.pearsonr(pairs["test/r2"], pairs[column])[0] ** 2
-    return found
+            numbers[f"{name}: {layer}"] = stats.pearsonr(pairs["test/r2"], pairs[column])[0] ** 2
+    return numbers
 
 
 def _data_sweep(large: pd.DataFrame, encoding: str) -> pd.DataFrame:
@@ -222,7 +222,7 @@ def information_loss(folder: Path) -> Numbers:
     scores = rows[is_trained].set_index(["frac_test", "seed"])["test/r2"]
     own = scores.loc[list(zip(rows["frac_test"], rows["seed"], strict=True))].to_numpy()
     fails, generalizes = own < 0.5, own > 0.9
-    found = {}
+    numbers = {}
     for name, probe in {
         "train tasks": "LinearDecodability",
         "all tasks": "TaskInformation",
@@ -232,17 +232,17 @@ def information_loss(folder: Path) -> Numbers:
             (rows.loc[generalizes & of, deep].mean() - rows.loc[fails & of, deep].mean()).mean()
             for of in (is_trained, ~is_trained)
         ]
-        found[f"lost by those that fail, decoder of {name}"] = gaps[0] - gaps[1]
+        numbers[f"lost by those that fail, decoder of {name}"] = gaps[0] - gaps[1]
     hidden = list(rows.filter(regex=r"^LinearDecodability/(pre|hidden)\d/test/r2$"))
     kept = rows.loc[generalizes & is_trained, hidden].mean()
-    return found | {"kept by those that generalise": kept.min()}
+    return numbers | {"kept by those that generalise": kept.min()}
 
 
 def scaling_law(folder: Path) -> Numbers:
     """The largest power of all tasks with which the tasks needed grow."""
     rows = read(folder, "scaling_law")
     by = ["family.num_hot", "family.num_modules"]
-    found = {}
+    numbers = {}
     for model, own in rows.groupby("model"):
         powers = []
         for target in (0.9, 0.95, 0.97):
@@ -259,14 +259,14 @@ def scaling_law(folder: Path) -> Numbers:
             for _, line in pd.DataFrame(points).groupby(0):
                 if line[1].nunique() >= 4:
                     powers.append(slope(np.log(line[1]), np.log(line[2])))
-        found[f"{model}: power"] = max(powers)
-    return found
+        numbers[f"{model}: power"] = max(powers)
+    return numbers
 
 
 def transformer_efficiency(folder: Path) -> Numbers:
     """Tasks that an MLP needs as a multiple of what a transformer needs (medians)."""
     rows = read(folder, "transformer_efficiency")
-    found = {}
+    numbers = {}
     for family, decay in (("Hyperteacher", 0.0), ("Hyperteacher", 0.05), ("PreferenceGrid", 0.05)):
         score = "r2" if family == "Hyperteacher" else "trajectory_accuracy"
         own = rows[(rows["family"] == family) & (rows["recipe.weight_decay"] == decay)]
@@ -279,7 +279,7 @@ def transformer_efficiency(folder: Path) -> Numbers:
             students.groupby("support/num_train")[f"test/{score}"].mean()
             for students in (mlp, other)
         )
-        found[f"{key}: match"] = np.median(
+        numbers[f"{key}: match"] = np.median(
             [tasks / needed_by(of_other, of_mlp[tasks]) for tasks in of_mlp.index[1:]]
         )
         shares = []
@@ -290,8 +290,8 @@ def transformer_efficiency(folder: Path) -> Numbers:
             ]
             needed = [needed_by(curve, 0.9) for curve in curves]
             shares.append(0.0 if math.isinf(needed[1]) else needed[0] / needed[1])
-        found[f"{key}: share"] = np.median(shares)
-    return found
+        numbers[f"{key}: share"] = np.median(shares)
+    return numbers
 
 
 def memorisation(folder: Path) -> Numbers:
@@ -322,7 +322,7 @@ def theorem_31(folder: Path) -> Numbers:
     counted = rows[rows["kind"] == "count"]
     errors = rows[(rows["kind"] == "attack") & (rows["eps"] > 0)]
     eps = sorted(counted["eps"].unique())
-    found = {"error": (errors["sup_error"] / errors["eps"]).max()}
+    numbers = {"error": (errors["sup_error"] / errors["eps"]).max()}
     shallow = counted[(counted["construction"] == "shallow") & (counted["where"] == "compact")]
     fine = shallow[shallow["eps"].isin([value for value in eps if value <= FINE])]
     for name, x, line in (("eps", "eps", "num_modules"), ("M", "num_modules", "eps")):
@@ -331,8 +331,8 @@ def theorem_31(folder: Path) -> Numbers:
             if own[x].nunique() > 1:
                 slopes.append(slope(np.log2(own[x]), np.log2(own["neurons"])))
                 sizes.append(len(own))
-        found[f"exponent in {name}"] = np.average(slopes, weights=sizes)
-    return found
+        numbers[f"exponent in {name}"] = np.average(slopes, weights=sizes)
+    return numbers
 
 
 def theorem_41(folder: Path) -> Numbers:
@@ -352,12 +352,12 @@ def more_modules(folder: Path) -> Numbers:
     """The share of its score that a student keeps with one and two more active modules."""
     rows = read(folder, "more_modules")
     most = rows[rows["frac_test"] == rows["frac_test"].min()]
-    found = {}
+    numbers = {}
     for num_hot, own in most.groupby("family.num_hot"):
         for more in (1, 2):
             score = own[f"extrapolation/num_hot={num_hot + more}/r2"].mean()
-            found[f"K={num_hot}, K+{more}"] = score / own["test/r2"].mean()
-    return found
+            numbers[f"K={num_hot}, K+{more}"] = score / own["test/r2"].mean()
+    return numbers
 
 
 def preference_scaling(folder: Path) -> Numbers:

@@ -80,14 +80,14 @@ def reasons(before: Line, after: Line, sets: tuple[str | None, str | None]) -> l
     rejudged = before["rejudged"]
     words = OUR_WORDS if before["ours"] else PUBLISHED_WORDS
     same_outcome = words.get(before["verdict"], before["verdict"])
-    found = []
+    why = []
     if rejudged["verdict"] != same_outcome:
-        found.append(f"rule: {_rule(before)}")
+        why.append(f"rule: {_rule(before)}")
     elif same_outcome != before["verdict"] and after["verdict"] == same_outcome:
-        found.append("word")
+        why.append("word")
     if after["verdict"] != rejudged["verdict"]:
-        found += _table_reasons(before, after, sets)
-    return found
+        why += _table_reasons(before, after, sets)
+    return why
 
 
 def _rule(before: Line) -> str:
@@ -106,23 +106,23 @@ def _rule(before: Line) -> str:
 def _table_reasons(before: Line, after: Line, sets: tuple[str | None, str | None]) -> list[str]:
     """What differs between the table and the claim before and after."""
     rejudged = before["rejudged"]
-    found = []
+    why = []
     if before["recipe"] != after["recipe"]:
-        found.append("recipe")
+        why.append("recipe")
     if sets[0] != sets[1]:
-        found.append("set")
+        why.append("set")
     if rejudged["seeds"] != after["seeds"]:
-        found.append(f"seeds: {_count(rejudged['seeds'])} → {_count(after['seeds'])}")
+        why.append(f"seeds: {_count(rejudged['seeds'])} → {_count(after['seeds'])}")
     if _layers(rejudged["columns"]) != _layers(after["columns"]):
-        found.append("layer")
+        why.append("layer")
     is_other_claim = before["statement"] != after["statement"]
     if (
         is_other_claim
         or rejudged["threshold"] != after["threshold"]
         or before["ours"] != after["ours"]
     ):
-        found.append("claim")
-    return found or ["rows"]
+        why.append("claim")
+    return why or ["rows"]
 
 
 def _count(seeds: int | None) -> str:

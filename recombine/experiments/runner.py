@@ -346,14 +346,14 @@ def _save_report(
     of the day when its rows were made.
     """
     last = rows.iloc[-1]
-    shown = rows["run"].unique().tolist()  # the table may hold other runs, too
+    run_hashes = rows["run"].unique().tolist()  # the table may hold other runs, too
     notes = about | {
         "title": getattr(module, "TITLE", result["experiment"]),
         "description": (module.__doc__ or "").strip(),
         "summary": result["summary"],
-        "shown": shown,
+        "shown": run_hashes,
     }
-    if about or table.meta().get("shown", shown) != shown:
+    if about or table.meta().get("shown", run_hashes) != run_hashes:
         notes |= {key: result[key] for key in ("experiment", "runs", "programs")}
         notes["versions"] = {
             "recombine": last["meta/recombine"],

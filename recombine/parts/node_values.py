@@ -71,11 +71,11 @@ def node_values(lab: Lab, observed: Observation, values: Array) -> NodeValues:
         graph = family.graph(task)
         true = family.trace(lab.world, task, x)
         num_inputs = true.shape[1] - values.shape[1]
-        found = jnp.concatenate([true[:, :num_inputs], values], axis=1)
-        expected = family.operate(lab.world, task, found)
-        right = family.right(found, true)
-        as_expected = family.right(found, expected)
-        return NodeValues(task, true, found, graph.parents, graph.layer, right, as_expected)
+        computed = jnp.concatenate([true[:, :num_inputs], values], axis=1)
+        expected = family.operate(lab.world, task, computed)
+        right = family.right(computed, true)
+        as_expected = family.right(computed, expected)
+        return NodeValues(task, true, computed, graph.parents, graph.layer, right, as_expected)
 
     _check_nodes(lab, batch.task, batch.x, values)
     return jax.vmap(of_task)(batch.task, batch.x, values)
@@ -126,14 +126,14 @@ def _fit_decoders(key: PRNGKeyArray, lab: Lab, num_fit: int) -> Decode:
 
     def decode(observed):
         shape = observed.batch.x.shape[:2]
-        found = []
+        decoded = []
         for node, (fitted, index) in enumerate(zip(decoders, best, strict=True)):
             layers = _layers(observed)
             by_layer = [fitted[name](_flat(h, node, num_nodes)) for name, h in layers.items()]
             columns = jnp.stack(by_layer)[index]
             value = columns.argmax(axis=-1) if graph_family(lab).num_values else columns
-            found.append(value.reshape(*shape, *value.shape[1:]))
-        return jnp.stack(found, axis=2)
+            decoded.append(value.reshape(*shape, *value.shape[1:]))
+        return jnp.stack(decoded, axis=2)
 
     return decode
 

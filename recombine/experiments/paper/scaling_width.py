@@ -155,12 +155,12 @@ def widest_trends(final: Frame) -> list[Trend]:
     sizes = (MAX_JUDGED_WIDTH, max(WIDTHS["full"]))
     seeds = final.loc[final["model.width"] == sizes[1], "seed"]
     wide = final[final["model.width"].isin(sizes) & final["seed"].isin(seeds)]
-    found = []
+    wide_trends = []
     for encoding, depth in product(ENCODINGS, DEPTHS["full"]):
         own = wide[(wide["encoding"] == encoding) & (wide["model.depth"] == depth)]
-        found.append(trend(own, "model.width", "test/r2", sizes) if len(own) else None)
-    complete = [one_trend for one_trend in found if one_trend is not None]
-    return complete if len(complete) == len(found) else []
+        wide_trends.append(trend(own, "model.width", "test/r2", sizes) if len(own) else None)
+    complete = [one_trend for one_trend in wide_trends if one_trend is not None]
+    return complete if len(complete) == len(wide_trends) else []
 
 
 CLAIMS = [
