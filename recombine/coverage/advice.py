@@ -573,7 +573,8 @@ class Adviser:
             """The change per cost, the addition, when the change was computed, and the change."""
             change = self.expected_drop(trained.plus(added[i].code, added[i].amount)) - drop
             per_cost = change / added[i].cost if self.costs.given else change
-            return per_cost, i, num_chosen, change
+            # Rounded, so that equal changes stay ties on every CPU, and the first addition wins.
+            return round(per_cost, 12), i, num_chosen, change
 
         queue = [entry(i) for i in range(len(added))]
         heapq.heapify(queue)

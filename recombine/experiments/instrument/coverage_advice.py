@@ -23,6 +23,7 @@ Expected: a higher R2 on the same test tasks with suggested combinations than wi
           difference (within .02) if the train set is balanced.
 """
 
+import ast
 import functools
 import itertools
 from collections.abc import Callable, Iterable
@@ -251,9 +252,14 @@ def prepare(rows: Frame) -> Frame:
     return final.loc[final["lack"].notna(), ["run", "seed", "lack", "arm", "test/r2"]]
 
 
-def _key(row: dict[str, Any]) -> tuple[str, str]:
-    """What identifies a cell, whatever its seed, student and number of steps."""
-    return row["support.combinations"], row["family.weights"]
+def _key(row: dict[str, Any]) -> tuple[Combination, frozenset[Combination], str]:
+    """What identifies a cell, whatever its seed, student and number of steps.
+
+    Suggestions that gain equally much may be in any order. Random additions
+    come first, so the first combination distinguishes them from the advice.
+    """
+    combinations = ast.literal_eval(str(row["support.combinations"]))
+    return combinations[0], frozenset(combinations), row["family.weights"]
 
 
 def summary(rows: Frame) -> dict[str, float]:

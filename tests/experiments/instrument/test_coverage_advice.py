@@ -1,3 +1,7 @@
+import os
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -139,3 +143,23 @@ def test_conclusions_from_the_committed_rows():
         "unspanned, all ones": "inconclusive",
         "control: balanced": "reproduced",
     }
+
+
+@pytest.mark.parametrize("kernels", ["Haswell", "Prescott"])
+def test_the_runs_do_not_depend_on_the_cpu(kernels):
+    """OpenBLAS rounds differently with other kernels; ties must not follow its rounding."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        pytest.skip("NOT RUN: these kernels are for x86 only")
+    program = (
+        "from recombine.experiments.instrument.coverage_advice import runs\n"
+        "from recombine.sweeps.run import identity\n"
+        "print(' '.join(identity(run) for run in runs('full')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"OPENBLAS_CORETYPE": kernels},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [identity(run) for run in coverage_advice.runs("full")]
