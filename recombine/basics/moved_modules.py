@@ -6,6 +6,7 @@ prints a warning with the new name.
 
 import importlib
 import importlib.machinery
+import importlib.util
 import sys
 import warnings
 from collections.abc import Sequence
@@ -164,9 +165,14 @@ class OldNameFinder(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Warn, and give the old module the names of the new ones."""
-        new_names = new_names_of(module.__name__)
-        new_text = " and ".join(new_names)
-        message = f"{module.__name__} is now {new_text}; the next release removes the old name"
+        new_names = list(filter(_is_module, new_names_of(module.__name__)))
+        if not new_names:  # `from recombine.core import x` looks for a module x at last
+            parent, _, name = module.__name__.rpartition(".")
+            raise ImportError(_message_of_missing(parent, name), name=module.__name__)
+        message = (
+            f"{module.__name__} is now {' and '.join(new_names)}; "
+            "the next release removes the old name"
+        )
         warnings.warn(message, FutureWarning, stacklevel=2)
         new_modules = [importlib.import_module(new_name) for new_name in new_names]
         if module.__name__ == "recombine.theory":
@@ -179,11 +185,22 @@ class OldNameFinder(MetaPathFinder, Loader):
             for new_module in new_modules:
                 if hasattr(new_module, name):
                     return getattr(new_module, name)
-            raise AttributeError(
-                f"{module.__name__} has no {name!r}; its names are now in {new_text}"
-            )
+            raise AttributeError(_message_of_missing(module.__name__, name))
 
         vars(module)["__getattr__"] = get_attribute
+
+
+def _is_module(name: str) -> bool:
+    """Whether a module can be imported; its parent may be a plain module, which has no others."""
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _message_of_missing(old_module: str, name: str) -> str:
+    new_text = " and ".join(new_names_of(old_module))
+    return f"{old_module} has no {name!r}; its names are now in {new_text}"
 
 
 def install() -> None:

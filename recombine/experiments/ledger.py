@@ -168,7 +168,7 @@ def _num_outdated(name: str, module: Any, table: Table, rows: pd.DataFrame) -> i
 
 def _claims(module: Any, table: Table, rows: pd.DataFrame, command: str) -> list[Claim]:
     try:
-        return list(claims_of(module, None if rows.empty else rows))
+        claims = list(claims_of(module, None if rows.empty else rows))
     except KeyError as error:
         raise InputError(
             f"{table.path} has no column {error}: run `{command}` to make the table again"
@@ -176,6 +176,14 @@ def _claims(module: Any, table: Table, rows: pd.DataFrame, command: str) -> list
     except Exception as error:
         reason = user_files.describe_error(error, Path(getattr(module, "__file__", None) or ""))
         raise InputError(f"cannot compute the claims from {table.path}: {reason}") from error
+    for claim in claims:
+        if not isinstance(claim, Claim):
+            kind = type(claim).__name__
+            raise InputError(
+                "claims(rows) must return a list of Claim (recombine/experiments/claim.py), "
+                f"got {kind}"
+            )
+    return claims
 
 
 def _line(claim: Claim) -> Line:

@@ -364,18 +364,26 @@ def _save_report(
     if about:
         notes["seconds"] = result["seconds"]
     # Without plotly no figures are saved; the same command on another machine adds them.
-    figures = _of_rows(module, plots.figures_of, "figures", rows) if find_spec("plotly") else None
+    figures = _figures_as_json(module, rows) if find_spec("plotly") else None
     try:
         with table.held():
             table.note(**notes)
             if figures is not None:
-                table.save_figures({name: figure.to_json() for name, figure in figures.items()})
+                table.save_figures(figures)
     except (OSError, InputError) as error:
         say(f"the rows are saved, but not the command and the figures: {error}")
 
 
 def _summary(module: ModuleType, rows: pd.DataFrame) -> dict[str, Any]:
     return module.summary(rows) if hasattr(module, "summary") else {}
+
+
+def _figures_as_json(module: ModuleType, rows: pd.DataFrame) -> dict[str, str]:
+    figures = _of_rows(module, plots.figures_of, "figures", rows)
+    wrong = [name for name, figure in figures.items() if not hasattr(figure, "to_json")]
+    if wrong:
+        say(f"the figures {', '.join(map(str, wrong))} are not saved: figures must be of plotly")
+    return {str(name): figures[name].to_json() for name in figures if name not in wrong}
 
 
 def _of_rows(
@@ -386,8 +394,13 @@ def _of_rows(
 ) -> dict[str, Any]:
     """The summary or the figures of an experiment. If they fail, say why: the rows are safe."""
     try:
-        return function(module, rows)
+        values = function(module, rows)
     except Exception as error:
         reason = user_files.describe_error(error, Path(module.__file__ or ""))
         say(f"cannot compute the {name}, but the rows are saved: {reason}")
         return {}
+    if not isinstance(values, dict):
+        kind = type(values).__name__
+        say(f"the rows are saved, but {name}(rows) must return a dict by name, got {kind}")
+        return {}
+    return values

@@ -443,6 +443,28 @@ def test_a_failing_summary_loses_no_rows(call, tmp_path):
     assert json.loads(out)["rows"] == 8
 
 
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (
+            "def summary(rows):\n    return [1]\n",
+            "summary(rows) must return a dict by name, got list",
+        ),
+        (
+            "def figures(rows):\n    return [1]\n",
+            "figures(rows) must return a dict by name, got list",
+        ),
+        ("def figures(rows):\n    return {'a': 1}\n", "the figures a are not saved"),
+    ],
+)
+def test_results_of_another_type_lose_no_rows(call, tmp_path, function, message):
+    (tmp_path / "tiny.py").write_text(f"{TINY}\n\n{function}")
+    code, out, err = call("run", "tiny.py", "--json")
+    assert code == 0
+    assert message in err
+    assert json.loads(out)["rows"] == 8
+
+
 def test_check_of_a_file_without_parts(call, tmp_path):
     (tmp_path / "empty.py").write_text("x = 1\n")
     check_refused(call("check", "empty.py"), "defines no part")

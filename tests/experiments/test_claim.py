@@ -231,6 +231,13 @@ def test_claims_that_raise_an_error_give_one_line(tmp_path):
         ledger({"done": SimpleNamespace(claims=lambda rows: 1 / 0)}, tmp_path)
 
 
+@pytest.mark.parametrize("wrong", [{"a": 1}, ["width helps"]])
+def test_claims_of_another_type_give_one_line(tmp_path, wrong):
+    Table(tmp_path / "done.parquet").append(pd.DataFrame({"run": ["a"], "test/r2": [0.5]}))
+    with pytest.raises(InputError, match=r"must return a list of Claim .*, got str"):
+        ledger({"done": SimpleNamespace(claims=lambda rows: wrong)}, tmp_path)
+
+
 def test_the_last_evaluation_of_every_run():
     rows = pd.DataFrame(
         {"run": ["a", "a", "b", "b"], "step": [5, 10, 20, 40], "value": [1, 2, 3, 4]}

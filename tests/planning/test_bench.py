@@ -184,7 +184,7 @@ def test_the_peak_is_the_fastest_product(monkeypatch):
 def test_compilation_is_timed_in_another_process(monkeypatch):
     run = dataclasses.replace(TINY, num_steps=2)
     (seconds,) = speed._compile_seconds(run, num_processes=1)
-    assert 0 < seconds < 600
+    assert seconds > 0
     monkeypatch.setattr(speed, "_compile_seconds", lambda run, num_processes: [10.0, 8.0])
     first, second = speed.compilation(run)
     assert (first["value"], second["value"]) == (10, 8)

@@ -10,6 +10,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ NUM_SHOWN = 2  # images per unseen combination that the table keeps, for cells t
 GRAY_LEVELS = 32  # of a channel of the images that the table keeps
 NUM_PROBED = 6  # images per combination for the probes
 TRAINING_KEYS = ("scenes", "num_train", "width", "seed", "num_steps", "batch")  # fix the weights
-PACKAGED = Path(__file__).parent / "weights"
+PACKAGED = Path(str(resources.files("recombine.experiments.limits._images") / "weights"))
 Cell = dict[str, Any]
 ShowProgress = Callable[[str], None]
 
