@@ -14,9 +14,11 @@ WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 
 if not WORKER:
     # All workers, and the processes that tests start, share one cache of compiled programs. It is
-    # removed at the end.
-    os.environ["RECOMBINE_CACHE"] = tempfile.mkdtemp(prefix="recombine-tests-")
-    atexit.register(shutil.rmtree, os.environ["RECOMBINE_CACHE"], ignore_errors=True)
+    # removed at the end, unless RECOMBINE_TEST_CACHE names a folder to keep (faster reruns).
+    kept = os.environ.get("RECOMBINE_TEST_CACHE")
+    os.environ["RECOMBINE_CACHE"] = kept or tempfile.mkdtemp(prefix="recombine-tests-")
+    if not kept:
+        atexit.register(shutil.rmtree, os.environ["RECOMBINE_CACHE"], ignore_errors=True)
 elif hasattr(os, "sched_setaffinity"):
     # Workers divide the cores, like the worker processes of a sweep: thread pools do not compete.
     cores = sorted(os.sched_getaffinity(0))
