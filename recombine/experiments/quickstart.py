@@ -117,7 +117,7 @@ CLAIMS = [
         "data",
         "Test R2 grows with the number of train tasks: 25% against 75% held out, widest student",
         published="monotone gain",
-        repeats="scaling_data: tasks",
+        repeats="data_slice: tasks",
         statistic=gain_by_data,
         passes=above(0.05),
         control="75% held out must be lower",

@@ -330,7 +330,7 @@ COMPOSITION_CLAIMS = [
         "More train instructions give more correct answers to held-out ones (most minus fewest)",
         source=GENERALIZATION,
         published=MORE_IS_BETTER,
-        repeats="scaling_data: tasks",
+        repeats="data_slice: tasks",
         statistic=gain_by_data,
         passes=above(0),
         rows=random_students,

@@ -274,7 +274,7 @@ def _scaling_claim(scenes: str, size: str, label: str) -> DeclaredClaim:
         f"{label} increase the accuracy on unseen {scenes} (most minus fewest)",
         source=PAPER,
         published="scaling helps",
-        repeats="scaling_data: tasks" if size == "num_train" else "scaling_width: Identity: width",
+        repeats="data_slice: tasks" if size == "num_train" else "scaling_width: Identity: width",
         rows=students_of(scenes),
         statistic=functools.partial(scores.gain_by_size, size=size),
         passes=above(0),
