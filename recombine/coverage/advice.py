@@ -163,8 +163,8 @@ class Adviser:
         added: list[Addition] = []
         num_after_search = []  # how many were added when each of the three searches ended
         for search in (self._find_link, self._find_span, self._find_lift):
-            while len(added) < num and (found := search()) is not None:
-                addition = found if isinstance(found, Addition) else self._addition(found)
+            while len(added) < num and (proposal := search()) is not None:
+                addition = proposal if isinstance(proposal, Addition) else self._addition(proposal)
                 self._add(addition)
                 added.append(addition)
                 states.append(self.trained)
@@ -428,14 +428,14 @@ class Adviser:
         if self.costs.given:
             if self.lift_candidates is None:
                 self._keep_for_bound(candidates, is_complete)
-            found = self._most_gain_for_cost(candidates)
+            best = self._most_gain_for_cost(candidates)
         else:
-            found = self._most_gain(self._affordable(candidates))
-        if found is None:
+            best = self._most_gain(self._affordable(candidates))
+        if best is None:
             has_candidates = bool(len(candidates) or len(self.incomplete[0]))
             self.stopped = "budget" if has_candidates else "none"
             return None
-        addition, gain = found
+        addition, gain = best
         if gain < MIN_GAIN:
             self.stopped = "gain"
             return None

@@ -106,8 +106,8 @@ def count(
             name for name in columns if may_be_empty or (name in set_columns and len(columns) > 1)
         ]
         for name in may_be_null:  # in a set beside factors, an empty cell is the empty set
-            place = columns.index(name)
-            table = table.set_column(place, name, pc.fill_null(table.column(name), ""))
+            position = columns.index(name)
+            table = table.set_column(position, name, pc.fill_null(table.column(name), ""))
         table = table.append_column(NUM_EXAMPLES, pa.array(np.ones(len(batch), np.int64)))
         if cost:
             table = table.append_column(TOTAL_COST, _as_costs(batch.column(cost), cost))

@@ -79,21 +79,23 @@ def rules(forbid: Sequence[Partial], modules: Modules) -> tuple[Rule, ...]:
         not isinstance(forbid, str | Mapping),
         "forbid is a list of partial combinations: write [{'shape': 'fish', 'action': 'fly'}]",
     )
-    found = []
+    forbidden = []
     for partial in forbid:
-        given = parse_partial(partial) if isinstance(partial, str) else dict(partial)
-        require(len(given) > 0, "a forbidden combination is empty: name at least one value")
-        rule = _rule(given, modules)
+        values_by_factor = parse_partial(partial) if isinstance(partial, str) else dict(partial)
+        require(
+            len(values_by_factor) > 0, "a forbidden combination is empty: name at least one value"
+        )
+        rule = _rule(values_by_factor, modules)
         if rule is not None:
-            found.append(rule)
-    return tuple(dict.fromkeys(found))
+            forbidden.append(rule)
+    return tuple(dict.fromkeys(forbidden))
 
 
-def _rule(given: Mapping[str, Any], modules: Modules) -> Rule | None:
+def _rule(values_by_factor: Mapping[str, Any], modules: Modules) -> Rule | None:
     """The modules of a partial combination; None if it contains no combination."""
     known = [*modules.factors, *modules.constant]
     rule: set[int] = set()
-    for name, value in given.items():
+    for name, value in values_by_factor.items():
         require(name in known, f"forbid: there is no factor {name!r}: {did_you_mean(name, known)}")
         values = [value] if not isinstance(value, list | tuple | set | frozenset) else list(value)
         texts = [str(each).strip() for each in values]
@@ -230,10 +232,10 @@ def _members(cell: str, name: str, modules: Modules) -> list[int] | None:
     texts = (
         [cell] if name not in modules.sets else [t.strip() for t in cell.split(CONCEPT_SEPARATOR)]
     )
-    found = [numbers.get(text) for text in texts if text]
-    if any(number is None for number in found):
+    members = [numbers.get(text) for text in texts if text]
+    if any(number is None for number in members):
         return None
-    return sorted(int(modules.starts[column]) + number for number in found if number is not None)
+    return sorted(int(modules.starts[column]) + number for number in members if number is not None)
 
 
 def _columns_of(source: Source, modules: Modules) -> list[str]:

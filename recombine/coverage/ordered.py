@@ -99,7 +99,7 @@ def measure(train: Sequence[Chain], test: Sequence[Chain] | None, evidence: int)
     pairs = [(a, b) for a in modules for b in modules if a != b or repeats]
     places = [(t, name) for t in range(1, longest + 1) for name in modules]
     of_neighbors = Counter(pair for chain in distinct for pair in set(neighbors(chain)))
-    of_positions = Counter(place for chain in distinct for place in positions(chain))
+    of_positions = Counter(position for chain in distinct for position in positions(chain))
     result: dict[str, Any] = {
         "examples": len(train),
         "chains": len(distinct),

@@ -85,8 +85,8 @@ def answer(
     result = coverage.result(suggest, budget)
     if out is None:
         return result, lines(result)
-    given = [("--forbid", text) for text in forbid] + [("--values", text) for text in values]
-    given += [
+    used_options = [("--forbid", text) for text in forbid] + [("--values", text) for text in values]
+    used_options += [
         (option, str(value))
         for option, value in {
             "--sets": sets,
@@ -97,7 +97,7 @@ def answer(
         }.items()
         if value is not None
     ]
-    options = list(itertools.chain.from_iterable(given))
+    options = list(itertools.chain.from_iterable(used_options))
     path = write(coverage, result, out, Path(str(table)).name, options)
     return result | {"report": str(path)}, [*lines(result), f"Report: {path}"]
 

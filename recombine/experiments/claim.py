@@ -225,9 +225,9 @@ class Measured(NamedTuple):
 Measure = Callable[[Frame], tuple[float, Interval | None] | Measured]
 
 
-def _as_measured(found: tuple[float, Interval | None] | Measured) -> Measured:
+def _as_measured(result: tuple[float, Interval | None] | Measured) -> Measured:
     """The result of a measure; a user's measure may give a value and its interval only."""
-    return found if isinstance(found, Measured) else Measured(*found)
+    return result if isinstance(result, Measured) else Measured(*result)
 
 
 def outcome(rule: Rule, measurement: Measurement) -> Outcome:
@@ -428,7 +428,9 @@ def contains(number: float) -> NamedRule:
 
 def on_value(text: str, check: Check) -> NamedRule:
     """A rule about the value alone or about the rows: its interval is not used."""
-    return NamedRule(text, lambda found: Outcome.PASSES if check(found) else Outcome.FAILS)
+    return NamedRule(
+        text, lambda measurement: Outcome.PASSES if check(measurement) else Outcome.FAILS
+    )
 
 
 def all_of(*rules: Rule) -> NamedRule:

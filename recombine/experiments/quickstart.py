@@ -109,7 +109,7 @@ CLAIMS = [
         statistic=lambda final: best(final) - narrowest(final),
         passes=on_value(
             "best mean at least 0.9, narrowest below 0.5",
-            lambda found: best(found.rows) >= 0.9 and narrowest(found.rows) < 0.5,
+            lambda measurement: best(measurement.rows) >= 0.9 and narrowest(measurement.rows) < 0.5,
         ),
         control="a student of width 4 must fail",
     ),

@@ -60,7 +60,7 @@ class Trend:
     @property
     def growth(self) -> Outcome:
         """Whether the gain from the smallest to the largest size exceeds the spread of seeds."""
-        exceeds = on_value("above the spread", lambda found: found.value > self.spread)
+        exceeds = on_value("above the spread", lambda measurement: measurement.value > self.spread)
         measurement = Measurement(self.gain, self.interval[:2], None, None)
         return outcome(all_of(above(0), exceeds), measurement)
 
@@ -135,12 +135,12 @@ def trends(
     them is there.
     """
     for sizes_by_line in wanted:
-        found = {
+        by_line = {
             name: trend(frame[frame[line] == name], size, score, sizes)
             for name, sizes in sizes_by_line.items()
         }
-        complete = {name: value for name, value in found.items() if value is not None}
-        if len(complete) == len(found):
+        complete = {name: value for name, value in by_line.items() if value is not None}
+        if len(complete) == len(by_line):
             return complete
     return {}
 
@@ -181,11 +181,11 @@ class Grows:
             repeats=self.repeats,
             after_rows=self.after_rows,
         )
-        found = [] if frame is None else list(self.trends(frame))
-        if not found:
+        trends = [] if frame is None else list(self.trends(frame))
+        if not trends:
             return claim
-        weakest = min(found, key=lambda candidate: candidate.gain)
-        outcomes = {candidate.growth for candidate in found}
+        weakest = min(trends, key=lambda candidate: candidate.gain)
+        outcomes = {candidate.growth for candidate in trends}
         return dataclasses.replace(
             claim,
             measured=weakest.gain,
@@ -193,7 +193,7 @@ class Grows:
             crosses=Outcome.FAILS not in outcomes and Outcome.CROSSES in outcomes,
             interval=_ends(weakest.interval),
             interval_kind=weakest.interval.kind,
-            seeds=_with_fewest_seeds(found),
+            seeds=_with_fewest_seeds(trends),
         )
 
 
@@ -210,8 +210,8 @@ class NeverFalls:
 
     def judge(self, frame: Frame | None, source: str = "") -> Claim:
         """Measure the claim on prepared rows. `source` is the source of the experiment."""
-        found = () if frame is None else self.trends(frame)
-        claim = never_falls(found, self.statement, self.source or source)
+        trends = () if frame is None else self.trends(frame)
+        claim = never_falls(trends, self.statement, self.source or source)
         return dataclasses.replace(
             claim, name=self.name, repeats=self.repeats, after_rows=self.after_rows
         )
@@ -233,14 +233,14 @@ def never_falls(trends: Iterable[Trend], statement: str, source: str) -> Claim:
         control=f"a loss of at most {MARGIN:g}, or one that is not significant, is no fall",
         threshold=f"no loss above {MARGIN:g} by a one-sided paired test, Holm-corrected",
     )
-    found = list(trends)
-    if not found:
+    all_trends = list(trends)
+    if not all_trends:
         return claim
-    p_values = statistics.holm([candidate.fall.p_value for candidate in found])
+    p_values = statistics.holm([candidate.fall.p_value for candidate in all_trends])
     is_significant = min(p_values) < LEVEL
     candidates = [
         candidate
-        for candidate, p_value in zip(found, p_values, strict=True)
+        for candidate, p_value in zip(all_trends, p_values, strict=True)
         if p_value < LEVEL or not is_significant
     ]
     worst = max((candidate.fall for candidate in candidates), key=lambda fall: fall.loss)
@@ -251,6 +251,6 @@ def never_falls(trends: Iterable[Trend], statement: str, source: str) -> Claim:
         crosses=not is_significant and worst.loss > MARGIN,
         interval=_ends(worst.interval),
         interval_kind=worst.interval.kind,
-        seeds=_with_fewest_seeds(found),
-        note=f"{len(found)} curves; smallest corrected p value {min(p_values):.2g}",
+        seeds=_with_fewest_seeds(all_trends),
+        note=f"{len(all_trends)} curves; smallest corrected p value {min(p_values):.2g}",
     )

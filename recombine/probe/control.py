@@ -129,10 +129,10 @@ class DrawFits(NamedTuple):
         """Numbers, or scores of every value: draws x samples x columns."""
         flat = h @ self.of_features.weights + self.of_features.constant
         by_draw = flat.reshape(len(h), num_draws, -1).transpose(1, 0, 2)
-        found = self.discriminant
-        if found is not None:
-            centered = by_draw - found.share[:, None]
-            return centered @ found.weights + found.constant[:, None]
+        discriminants = self.discriminant
+        if discriminants is not None:
+            centered = by_draw - discriminants.share[:, None]
+            return centered @ discriminants.weights + discriminants.constant[:, None]
         if not is_named:
             return by_draw
         return np.concatenate([by_draw, 1 - by_draw.sum(axis=2, keepdims=True)], axis=2)
@@ -158,7 +158,7 @@ class ControlFits:
         """Fit these draws of a factor."""
         xy, y_sum = self._moments(factor, draws)
         fitted = self.ridge.solve(self.without, factorization, xy, y_sum)
-        found = None
+        discriminants = None
         if self.control.has_logits[factor]:
             weights, cross, share = self.ridge.explained(fitted, self.without, xy, y_sum)
             shape = (len(weights), draws.stop - draws.start, -1)
@@ -166,14 +166,14 @@ class ControlFits:
             cross_by_draw = cross.reshape(shape).transpose(1, 0, 2)
             of_first = share.reshape(shape[1:])
             of_last = np.maximum(1 - of_first.sum(axis=1, keepdims=True), 0)
-            found = discriminant(
+            discriminants = discriminant(
                 by_draw @ cross_by_draw,
                 by_draw @ by_draw.transpose(0, 2, 1),
                 np.concatenate([of_first, of_last], axis=1),
                 penalty,
             )
         low = LinearMap(fitted.weights.astype(np.float32), fitted.constant.astype(np.float32))
-        return DrawFits(low, found)
+        return DrawFits(low, discriminants)
 
     def _num_columns(self, factor: int) -> int:
         values = self.control.targets.factors[factor].values
@@ -258,11 +258,11 @@ class NullScores:
         decoded = outputs.argmax(axis=2)
         num_draws, num_samples = true.shape
         width = self.sums[factor].shape[2]
-        place = (np.arange(num_draws)[:, None] * width + true).ravel()
+        cell = (np.arange(num_draws)[:, None] * width + true).ravel()
         repeated = np.broadcast_to(weights, (num_draws, num_samples)).ravel()
         is_hit = (decoded == true).ravel()
         for i, values in enumerate((repeated, repeated * is_hit)):
-            summed = np.bincount(place, values, num_draws * width)
+            summed = np.bincount(cell, values, num_draws * width)
             self.sums[factor][i, draws] += summed.reshape(num_draws, width)
 
 

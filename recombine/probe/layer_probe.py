@@ -162,8 +162,8 @@ class LayerFits:
         change a discriminant analysis, but a logistic regression suffers from needless shrinkage.
         """
         is_near = errors <= errors.min(axis=0) + MAX_ERROR_GAIN
-        place = np.where(self.data.is_logistic, is_near.argmax(axis=0), errors.argmin(axis=0))
-        return np.array(self.data.penalties)[place]
+        best_index = np.where(self.data.is_logistic, is_near.argmax(axis=0), errors.argmin(axis=0))
+        return np.array(self.data.penalties)[best_index]
 
     def seen_penalties(
         self, evaluation: Evaluation, penalties: np.ndarray, ridge: Ridge
@@ -175,10 +175,10 @@ class LayerFits:
             return penalties
         maps = ridge.fit(evaluation.without, data.penalties)
         errors = self._summed_errors(ridge, _stacked(maps), rows)
-        place = np.searchsorted(data.penalties, penalties)
+        penalty_index = np.searchsorted(data.penalties, penalties)
         errors = errors / data.weights[rows].sum()
-        given = errors[place, np.arange(len(place))]
-        is_as_good = given <= errors.min(axis=0) + MAX_ERROR_GAIN
+        present_errors = errors[penalty_index, np.arange(len(penalty_index))]
+        is_as_good = present_errors <= errors.min(axis=0) + MAX_ERROR_GAIN
         return np.where(is_as_good, penalties, self.best_penalties(errors))
 
     def ridge_map(self, without: frozenset[int], penalties: np.ndarray, ridge: Ridge) -> LinearMap:
@@ -279,9 +279,9 @@ class Scorer:
                 is_new = np.ones(len(held_out), bool) if known is None else penalties != held_out
                 scored = fits.scored_map(without, penalties, ridge, of_ridge, known, is_new)
             known = scored
-            place = SIDES.index(side)
-            self.of_ridge[place, rows] = ridge.predict(of_ridge, rows)
-            self.predicted[place, rows] = ridge.predict(scored, rows)
+            side_index = SIDES.index(side)
+            self.of_ridge[side_index, rows] = ridge.predict(of_ridge, rows)
+            self.predicted[side_index, rows] = ridge.predict(scored, rows)
             if self.data.control is not None:
                 self._add_control(evaluation, ridge, penalties, side)
 

@@ -69,14 +69,14 @@ class Logistic:
         width = len(self.start)
         num_features = len(self.system.mean)
         start = np.concatenate([np.zeros(num_features * width), self.start])
-        found = optimize.minimize(
+        solution = optimize.minimize(
             self._loss_and_gradient,
             start,
             jac=True,
             method="L-BFGS-B",
             options={"maxiter": MAX_ITERATIONS, "gtol": TOLERANCE, "maxcor": 20},
         )
-        parameters = self._unpack(found.x)
+        parameters = self._unpack(solution.x)
         weights = self._feature_weights(parameters)
         of_features = weights * self.system.inverse_scale[:, None]
         return LinearMap(of_features, parameters.constant - self.system.mean @ of_features)

@@ -129,8 +129,8 @@ def _token_name(pool: Any) -> str:
 
 def _chosen_tokens(name: str, is_real: Tensor, pool: Any) -> Tensor:
     """The tokens of a position or span, counted without padding: samples x tokens."""
-    place: Any = {"first": 0, "last": -1}.get(pool, pool) if isinstance(pool, str) else pool
-    start, stop = place if isinstance(place, tuple) else (place, place + 1)
+    span: Any = {"first": 0, "last": -1}.get(pool, pool) if isinstance(pool, str) else pool
+    start, stop = span if isinstance(span, tuple) else (span, span + 1)
     length = is_real.sum(dim=1, keepdim=True)
     from_end = start < 0
     first = start + length if from_end else torch.full_like(length, start)

@@ -289,8 +289,8 @@ def plot(scores: pd.DataFrame, column: str | None = None) -> Any:
     """Scores on held-out combinations by layer, one line per factor."""
     from recombine.reporting import figure
 
-    shown = column or "score"
-    require(shown in scores, f"there is no column {shown!r}: {did_you_mean(shown, scores)}")
+    y = column or "score"
+    require(y in scores, f"there is no column {y!r}: {did_you_mean(y, scores)}")
     rows: Any = scores[scores["split"] == "held out"].copy()
     rows["factor"] = rows["factor"] + " (" + rows["measure"].map(MEASURE_NAMES) + ")"
     for name in ("layer", "factor"):
@@ -298,9 +298,9 @@ def plot(scores: pd.DataFrame, column: str | None = None) -> Any:
     return figure.lines(
         rows,
         "layer",
-        shown,
+        y,
         "factor",
-        title=f"{shown.replace('_', ' ').capitalize()} on held-out combinations, by layer",
+        title=f"{y.replace('_', ' ').capitalize()} on held-out combinations, by layer",
         x_title="layer",
-        y_title=shown.replace("_", " "),
+        y_title=y.replace("_", " "),
     )

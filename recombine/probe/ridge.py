@@ -164,10 +164,14 @@ class Ridge:
         for columns in self.one_hot:
             outputs = slice(columns.start, columns.stop - 1)
             w = weights[:, outputs]
-            found = discriminant(w.T @ cross[:, outputs], w.T @ w, share[columns], penalty)
-            new_weights[:, columns] = fitted.weights[:, outputs] @ found.weights
-            centered = fitted.constant[outputs] - found.share
-            new_constant[columns] = centered @ found.weights + found.constant
+            fitted_discriminant = discriminant(
+                w.T @ cross[:, outputs], w.T @ w, share[columns], penalty
+            )
+            new_weights[:, columns] = fitted.weights[:, outputs] @ fitted_discriminant.weights
+            centered = fitted.constant[outputs] - fitted_discriminant.share
+            new_constant[columns] = (
+                centered @ fitted_discriminant.weights + fitted_discriminant.constant
+            )
         return LinearMap(new_weights, new_constant)
 
     def moments_of_targets(self, without: frozenset[int]) -> tuple[np.ndarray, np.ndarray]:

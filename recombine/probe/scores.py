@@ -131,10 +131,10 @@ def name_sums(
     width = y.shape[1]
     truth = y.argmax(axis=1)
     is_hit = predicted.argmax(axis=1) == truth
-    place = group * width + truth
+    cell = group * width + truth
     shape = (num_groups, width)
-    count = np.bincount(place, weights, num_groups * width).reshape(shape)
-    hits = np.bincount(place, weights * is_hit, num_groups * width).reshape(shape)
+    count = np.bincount(cell, weights, num_groups * width).reshape(shape)
+    hits = np.bincount(cell, weights * is_hit, num_groups * width).reshape(shape)
     return NameSums(count, hits)
 
 

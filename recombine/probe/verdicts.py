@@ -149,24 +149,24 @@ def sentence(factors: Sequence[dict[str, Any]]) -> str:
     groups: dict[tuple[str, str], list[str]] = {}
     for factor in factors:
         known = " (already decodable from the input)" if factor["in_baseline"] else ""
-        place = factor["layer"] if factor["verdict"] in (COMPOSED, NONLINEAR) else ""
-        groups.setdefault((factor["verdict"], place), []).append(factor["factor"] + known)
+        layer = factor["layer"] if factor["verdict"] in (COMPOSED, NONLINEAR) else ""
+        groups.setdefault((factor["verdict"], layer), []).append(factor["factor"] + known)
     order = (COMPOSED, NONLINEAR, MEMORIZED, ABSENT, UNDECIDED)
     clauses = [
-        _clause(kind, place, names)
+        _clause(kind, layer, names)
         for each in order
-        for (kind, place), names in groups.items()
+        for (kind, layer), names in groups.items()
         if kind == each
     ]
     return "; ".join(clauses) + "."
 
 
-def _clause(kind: str, place: str, names: list[str]) -> str:
+def _clause(kind: str, layer: str, names: list[str]) -> str:
     listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-    one = len(names) == 1
+    is_single = len(names) == 1
     if kind == COMPOSED:
-        return f"{listed} {'composes' if one else 'compose'} in layer {place}"
-    verb = "is" if one else "are"
+        return f"{listed} {'composes' if is_single else 'compose'} in layer {layer}"
+    verb = "is" if is_single else "are"
     if kind == NONLINEAR:
-        return f"{listed} {verb} present in layer {place}, but not linearly"
+        return f"{listed} {verb} present in layer {layer}, but not linearly"
     return f"{listed} {verb} {kind}"

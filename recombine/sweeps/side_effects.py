@@ -57,8 +57,8 @@ class SideEffects:
         definitions = source.definitions.get(first.id, [])
         if not definitions:
             return first.id not in HARMLESS_BUILTINS
-        if all(isinstance(one, ast.Import | ast.ImportFrom) for one in definitions):
-            return any(self._files.imported_by(source, one) for one in definitions)
+        if all(isinstance(definition, ast.Import | ast.ImportFrom) for definition in definitions):
+            return any(self._files.imported_by(source, definition) for definition in definitions)
         return True
 
     def _runs_class_hook(self, source: SourceFile, cls: ast.ClassDef, seen: set[int]) -> bool:
@@ -82,7 +82,11 @@ class SideEffects:
         `seen` holds the ids of statements met before: files may import each other.
         """
         first, _, rest = name.partition(".")
-        definitions = [one for one in source.definitions.get(first, []) if id(one) not in seen]
+        definitions = [
+            definition
+            for definition in source.definitions.get(first, [])
+            if id(definition) not in seen
+        ]
         for definition in definitions:
             seen.add(id(definition))
             if isinstance(definition, ast.ClassDef):

@@ -250,7 +250,7 @@ def experiment_code_hash(path: Path) -> str:
 def _imported_files(paths: Iterable[Path]) -> set[Path]:
     """What files import of the rooms that compute rows, and what that imports in turn."""
     queue = list(paths)
-    found: set[Path] = set()
+    imported: set[Path] = set()
     while queue:
         for node in ast.walk(parse_file(queue.pop())):
             modules = [alias.name for alias in getattr(node, "names", []) if alias.name != "*"]
@@ -258,10 +258,10 @@ def _imported_files(paths: Iterable[Path]) -> set[Path]:
                 modules = [str(node.module), *(f"{node.module}.{name}" for name in modules)]
             elif not isinstance(node, ast.Import):
                 continue
-            new = set(filter(None, map(_computing_file, modules))) - found
-            found |= new
+            new = set(filter(None, map(_computing_file, modules))) - imported
+            imported |= new
             queue += new
-    return found
+    return imported
 
 
 def _computing_file(module: str) -> Path | None:

@@ -58,13 +58,13 @@ def key() -> list[Any]:
     return [value for name, value in columns().items() if name != "meta/cpu" or device.on_cpu()]
 
 
-def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+def differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     """What differs between two machines, in words. A value that is not known does not differ."""
     names = []
     for word, column in COLUMNS.items():
-        values = (one.get(column), other.get(column))
+        values = (first.get(column), other.get(column))
         is_known = not any(value is None or value != value for value in values)  # NaN: not known
-        on_cpu = one.get("meta/device") == "cpu" == other.get("meta/device")
+        on_cpu = first.get("meta/device") == "cpu" == other.get("meta/device")
         if is_known and values[0] != values[1] and (column != "meta/cpu" or on_cpu):
             names.append(f"{word} ({values[0]}; {values[1]})")
     return names

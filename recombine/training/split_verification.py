@@ -131,10 +131,10 @@ def coverage(train: np.ndarray, test: np.ndarray) -> dict[int, float]:
 
 def _combinations(tasks: np.ndarray, k: int) -> set[tuple[int, ...]]:
     """All sets of k modules that occur together in some task."""
-    found: set[tuple[int, ...]] = set()
+    combinations: set[tuple[int, ...]] = set()
     for task in np.unique(tasks.astype(bool), axis=0):
-        found.update(itertools.combinations(map(int, np.flatnonzero(task)), k))
-    return found
+        combinations.update(itertools.combinations(map(int, np.flatnonzero(task)), k))
+    return combinations
 
 
 def _num_leaked(train: np.ndarray, test: np.ndarray) -> int:

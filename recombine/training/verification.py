@@ -111,14 +111,14 @@ def _metadata_problems(table: Table, written: set[str]) -> Iterator[str]:
     except (InputError, OSError, ValueError) as error:
         yield str(error)
         return
-    shown = meta.get("shown")
-    if not isinstance(shown, list):
+    last_runs = meta.get("shown")
+    if not isinstance(last_runs, list):
         return
-    missing = [str(run) for run in shown if run not in written]
+    missing = [str(run) for run in last_runs if run not in written]
     if missing:
         yield (
-            f"{len(missing)} of the {counted(len(shown), 'run')} of the last command have no rows "
-            f"({_listed(missing)}): run it again"
+            f"{len(missing)} of the {counted(len(last_runs), 'run')} of the last command have no "
+            f"rows ({_listed(missing)}): run it again"
         )
 
 

@@ -42,16 +42,16 @@ def gap(rows):
 @pytest.mark.parametrize("num_seeds", [3, 7])
 def test_up_to_seven_seeds_give_the_range_of_single_seeds(num_seeds):
     values = [1.0, 2.0, 4.0, 8.0, 7.0, 5.0, 3.0][:num_seeds]
-    found = seed_interval(frame(*values), gap)
-    assert found == (9 * min(values), 9 * max(values), "range over seeds")
-    assert interval_over_seeds(frame(*values), gap) == found[:2]
+    interval = seed_interval(frame(*values), gap)
+    assert interval == (9 * min(values), 9 * max(values), "range over seeds")
+    assert interval_over_seeds(frame(*values), gap) == interval[:2]
 
 
 def test_from_eight_seeds_on_the_interval_is_a_bootstrap():
     values = np.arange(8.0)
-    found = seed_interval(frame(*values), gap)
-    assert found.kind == "95% bootstrap interval"
-    assert 0 < found.low < 9 * values.mean() < found.high < 9 * 7
+    interval = seed_interval(frame(*values), gap)
+    assert interval.kind == "95% bootstrap interval"
+    assert 0 < interval.low < 9 * values.mean() < interval.high < 9 * 7
 
 
 def test_a_statistic_of_several_seeds_has_the_range_without_one():

@@ -648,9 +648,9 @@ def test_a_file_name_of_5000_letters_is_one_line(call, tmp_path, option):
     ids=["modules", "digits", "active", "seeds"],
 )
 def test_huge_numbers_of_plan_are_refused(call, options):
-    given = dict.fromkeys(options[::2])
-    rest = [] if "--modules" in given else ["--modules", "24"]
-    rest += [] if "--max-active" in given else ["--max-active", "3"]
+    named = dict.fromkeys(options[::2])
+    rest = [] if "--modules" in named else ["--modules", "24"]
+    rest += [] if "--max-active" in named else ["--max-active", "3"]
     code, _, err = call("plan", *options, *rest, "--device", "cpu")
     assert code == 2
     assert "Traceback" not in err

@@ -366,16 +366,16 @@ def test_the_test_for_a_fall_is_a_paired_t_test():
     two = scored(w4=(0.8, 0.9, 0.7, 0.6), w8=np.array((0.8, 0.9, 0.7, 0.6)) - losses)
     assert trend(two, "width", "r2", (4, 8)).fall.p_value == pytest.approx(expected)
     three = pd.concat([two, scored(w16=(1.0,) * 4)])
-    found = trend(three, "width", "r2", (4, 8, 16)).fall
-    assert found.p_value == pytest.approx(3 * expected), "three pairs of sizes"
-    assert found.loss == pytest.approx(losses.mean())
+    fall = trend(three, "width", "r2", (4, 8, 16)).fall
+    assert fall.p_value == pytest.approx(3 * expected), "three pairs of sizes"
+    assert fall.loss == pytest.approx(losses.mean())
 
 
 def test_a_gain_within_the_spread_of_seeds_does_not_grow():
-    found = trend(scored(w4=(0.1, 0.5, 0.9), w8=(0.2, 0.6, 1.0)), "width", "r2", (4, 8))
-    np.testing.assert_allclose((found.gain, found.spread), (0.1, 0.4))
-    assert found.interval.low > 0
-    assert not found.grows
+    small_gain = trend(scored(w4=(0.1, 0.5, 0.9), w8=(0.2, 0.6, 1.0)), "width", "r2", (4, 8))
+    np.testing.assert_allclose((small_gain.gain, small_gain.spread), (0.1, 0.4))
+    assert small_gain.interval.low > 0
+    assert not small_gain.grows
 
 
 def test_trends_need_every_cell():
@@ -475,17 +475,23 @@ def test_fewer_than_three_seeds_are_not_judged():
 
 def test_a_claim_does_not_hold_unless_its_control_fails():
     rows = final_rows(students([0.1, 0.2, 0.4]))
-    guarded = dataclasses.replace(WIDTH_HELPS, control_fails=lambda found: len(found.rows) > 99)
+    guarded = dataclasses.replace(
+        WIDTH_HELPS, control_fails=lambda measurement: len(measurement.rows) > 99
+    )
     assert guarded.judge(rows).verdict == "confounded"
     ours = dataclasses.replace(guarded, published=OURS)
     assert ours.judge(rows).verdict == "does not hold"
-    confounded = dataclasses.replace(WIDTH_HELPS, is_confounded=lambda found: found.value > 0)
+    confounded = dataclasses.replace(
+        WIDTH_HELPS, is_confounded=lambda measurement: measurement.value > 0
+    )
     assert confounded.judge(rows).verdict == "confounded"
-    noted = dataclasses.replace(WIDTH_HELPS, note=lambda found: f"{len(found.all_rows)} runs")
+    noted = dataclasses.replace(
+        WIDTH_HELPS, note=lambda measurement: f"{len(measurement.all_rows)} runs"
+    )
     assert noted.judge(rows).note == "6 runs"
 
 
-NO_ROWS = on_value("no rows", lambda found: found.rows is None)
+NO_ROWS = on_value("no rows", lambda measurement: measurement.rows is None)
 RULES = [  # a rule, and intervals that pass, fail and cross
     (above(1), (1.1, 2), (0, 1), (1, 2)),
     (below(1), (0, 0.9), (1, 2), (0, 1)),
@@ -494,10 +500,10 @@ RULES = [  # a rule, and intervals that pass, fail and cross
     (within(-1, 1), (-1, 1), (1.1, 2), (-1.1, 1)),
     (within(-1, math.inf), (-1, 9), (-3, -2), (-3, 2)),
     (all_of(above(0), below(1)), (0.1, 0.9), (2, 3), (0.1, 1.1)),
-    (lambda found: found.value > 1, (1.1, 2), (0, 1), (1, 2)),
-    (lambda found: found.low > 1 and found.high < 3, (1.1, 2), (0, 1), (2, 4)),
+    (lambda measurement: measurement.value > 1, (1.1, 2), (0, 1), (1, 2)),
+    (lambda measurement: measurement.low > 1 and measurement.high < 3, (1.1, 2), (0, 1), (2, 4)),
     (
-        all_of(above(1), on_value("no rows", lambda found: found.rows is None)),
+        all_of(above(1), on_value("no rows", lambda measurement: measurement.rows is None)),
         (2, 3),
         (0, 1),
         (0, 2),
@@ -526,7 +532,7 @@ def test_an_interval_wider_than_the_limits_crosses():
     assert outcome(within(-0.1, 0.1), wide) is Outcome.CROSSES
     assert outcome(contains(0), wide) is Outcome.PASSES
     assert outcome(contains(0), wide._replace(interval=(0.1, 9))) is Outcome.FAILS
-    failed = on_value("never", lambda found: False)
+    failed = on_value("never", lambda measurement: False)
     assert outcome(all_of(above(0), failed), wide) is Outcome.FAILS
 
 

@@ -44,15 +44,15 @@ def test_every_committed_run_is_found_by_its_identity(name):
     meta = table.meta()
     listed = getattr(module, "cells", None) or module.runs
     names = {
-        Cell(name, one).name if isinstance(one, dict) else identity(one)
-        for one in listed(meta["scale"])
+        Cell(name, listed_run).name if isinstance(listed_run, dict) else identity(listed_run)
+        for listed_run in listed(meta["scale"])
     }
-    shown = set(meta["shown"])
-    assert shown <= table.finished()
+    last_runs = set(meta["shown"])
+    assert last_runs <= table.finished()
     if name in OTHER_SETTINGS:
-        assert not shown & names, f"{name} was trained again: take it off the list"
+        assert not last_runs & names, f"{name} was trained again: take it off the list"
     else:
-        assert shown <= names
+        assert last_runs <= names
 
 
 def test_computed_rows_were_trained_with_the_recipe_that_is_named():

@@ -363,7 +363,7 @@ def test_measured_values_intervals_and_verdicts_stay():
     for name, (measured, interval, verdict) in held.items():
         assert measured_now[name][2] == verdict, name
         numbers, before = (
-            [one[0], *(one[1] or [])] for one in (measured_now[name], (measured, interval))
+            [pair[0], *(pair[1] or [])] for pair in (measured_now[name], (measured, interval))
         )
         assert [value is None for value in numbers] == [value is None for value in before], name
         known = [

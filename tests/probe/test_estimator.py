@@ -22,13 +22,13 @@ def fitted():
     return Decodability(progress=False).fit(x, factors, held_out=held), x, factors
 
 
-def same(one, other, x, factors):
-    pd.testing.assert_frame_equal(one.predict(x), other.predict(x))
-    for name, probabilities in one.predict_proba(x).items():
+def same(first, other, x, factors):
+    pd.testing.assert_frame_equal(first.predict(x), other.predict(x))
+    for name, probabilities in first.predict_proba(x).items():
         assert (probabilities == other.predict_proba(x)[name]).all()
-    pd.testing.assert_frame_equal(one.rank(factors, x), other.rank(factors, x))
-    pd.testing.assert_frame_equal(one.rank(factors), other.rank(factors))
-    assert one.score(x, factors) == other.score(x, factors)
+    pd.testing.assert_frame_equal(first.rank(factors, x), other.rank(factors, x))
+    pd.testing.assert_frame_equal(first.rank(factors), other.rank(factors))
+    assert first.score(x, factors) == other.score(x, factors)
 
 
 def test_a_saved_probe_decodes_and_ranks_as_before(fitted, tmp_path):
@@ -89,11 +89,11 @@ def test_units_do_not_change_what_is_decoded():
     factors = samples(500)
     x = parts(factors)
     scaled = x * np.logspace(-4, 4, x.shape[1])
-    one = Decodability(num_permutations=0).fit(x, factors)
+    plain = Decodability(num_permutations=0).fit(x, factors)
     other = Decodability(num_permutations=0).fit(scaled, factors)
-    assert np.allclose(one.scores_["score"], other.scores_["score"], atol=1e-6)
+    assert np.allclose(plain.scores_["score"], other.scores_["score"], atol=1e-6)
     assert np.allclose(
-        one.directions_["size"], other.directions_["size"] * np.logspace(-4, 4, x.shape[1])
+        plain.directions_["size"], other.directions_["size"] * np.logspace(-4, 4, x.shape[1])
     )
 
 
@@ -162,9 +162,9 @@ def test_the_device_cpu_of_pytorch_gives_the_same(fitted):
     pytest.importorskip("torch")
     factors = samples(300)
     x = parts(factors)
-    one = Decodability(num_permutations=0).fit(x, factors)
+    in_numpy = Decodability(num_permutations=0).fit(x, factors)
     other = Decodability(num_permutations=0, device="cpu").fit(x, factors)
-    assert np.allclose(one.scores_["score"], other.scores_["score"])
+    assert np.allclose(in_numpy.scores_["score"], other.scores_["score"])
     with pytest.raises(InputError, match="device must be cpu or cuda, got 'tpu-none'"):
         Decodability(device="tpu-none").fit(x, factors)
 
@@ -175,9 +175,9 @@ def test_fits_on_a_cuda_device():
         pytest.skip("NO CUDA DEVICE: fits on a GPU are not tested here")
     factors = samples(300)
     x = parts(factors)
-    one = Decodability(num_permutations=0).fit(x, factors)
+    on_cpu = Decodability(num_permutations=0).fit(x, factors)
     other = Decodability(num_permutations=0, device="cuda").fit(x, factors)
-    assert np.allclose(one.scores_["score"], other.scores_["score"], atol=1e-6)
+    assert np.allclose(on_cpu.scores_["score"], other.scores_["score"], atol=1e-6)
 
 
 def test_factors_that_never_vary_apart_from_their_combination_are_refused():

@@ -102,9 +102,9 @@ def test_a_factor_that_the_layer_does_not_have_gets_no_verdict():
 
 def test_p_values_count_the_observed_score_as_a_draw():
     nulls = np.arange(199.0)[:, None, None] * np.ones((1, 1, 2))
-    found = significance(np.array([[500.0, 99.5]]), nulls)
-    assert found.p_value.tolist() == [[1 / 200, (1 + 99) / 200]]
-    assert (found.p_corrected >= found.p_value).all()
+    tested = significance(np.array([[500.0, 99.5]]), nulls)
+    assert tested.p_value.tolist() == [[1 / 200, (1 + 99) / 200]]
+    assert (tested.p_corrected >= tested.p_value).all()
 
 
 def test_the_largest_of_many_tests_is_not_significant():
@@ -113,9 +113,9 @@ def test_the_largest_of_many_tests_is_not_significant():
     below = 0
     for _ in range(100):
         nulls = rng.normal(size=(200, 4, 10))
-        found = significance(rng.normal(size=(4, 10)), nulls)
-        below += bool((found.p_corrected <= 0.05).any())
-        assert (found.p_value <= 0.2).any()
+        tested = significance(rng.normal(size=(4, 10)), nulls)
+        below += bool((tested.p_corrected <= 0.05).any())
+        assert (tested.p_value <= 0.2).any()
     assert below <= 12
 
 

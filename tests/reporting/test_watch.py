@@ -39,14 +39,14 @@ def rows(tmp_path_factory) -> pd.DataFrame:
 def half(rows, tmp_path) -> Table:
     """A sweep of six runs, four of them finished."""
     table = Table(tmp_path / "sweep")
-    shown = list(dict.fromkeys(rows["run"]))
-    table.append(rows[rows["run"].isin(shown[:4])])
+    last_runs = list(dict.fromkeys(rows["run"]))
+    table.append(rows[rows["run"].isin(last_runs[:4])])
     table.note(
         experiment="tiny",
         title="A tiny sweep",
         scale="small",
         command="recombine run tiny",
-        shown=shown,
+        shown=last_runs,
     )
     return table
 

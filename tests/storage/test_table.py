@@ -73,25 +73,25 @@ def test_order_does_not_depend_on_arrival(tmp_path):
         frame("c", 12, value=1.0, third=True),
         frame("a", value=7.0),  # the same run and step twice: the contents decide which one counts
     ]
-    one, two = Table(tmp_path / "one"), Table(tmp_path / "two")
+    first, second = Table(tmp_path / "one"), Table(tmp_path / "two")
     for part in parts:
-        one.append(part)
+        first.append(part)
     for part in reversed(parts):
-        two.append(part)
-    pd.testing.assert_frame_equal(one.read(), two.read())
-    assert list(one.read()["run"].drop_duplicates()) == ["a", "b", "c"]
-    assert one.read().groupby(["run", "step"]).size().max() == 1
-    assert list(one.read().query("run == 'c'")["step"]) == list(range(12))
+        second.append(part)
+    pd.testing.assert_frame_equal(first.read(), second.read())
+    assert list(first.read()["run"].drop_duplicates()) == ["a", "b", "c"]
+    assert first.read().groupby(["run", "step"]).size().max() == 1
+    assert list(first.read().query("run == 'c'")["step"]) == list(range(12))
 
 
 def test_the_order_of_columns_does_not_depend_on_arrival(tmp_path):
-    one, two = Table(tmp_path / "one"), Table(tmp_path / "two")
+    first, second = Table(tmp_path / "one"), Table(tmp_path / "two")
     parts = [frame("a", zeta=1.0), frame("b", alpha=2.0)]
     for part in parts:
-        one.append(part)
+        first.append(part)
     for part in reversed(parts):
-        two.append(part)
-    assert list(one.read()) == list(two.read()) == ["run", "step", "zeta", "alpha"]
+        second.append(part)
+    assert list(first.read()) == list(second.read()) == ["run", "step", "zeta", "alpha"]
 
 
 def test_missing_columns_are_null(table):

@@ -120,13 +120,13 @@ def test_all_settings_have_their_defaults_here():
 
 
 def test_what_is_not_known_does_not_differ():
-    one = machine.columns()
-    assert machine.differences({}, one) == machine.differences(one, one) == []
-    assert machine.differences(one | {"meta/cpu": float("nan")}, one) == []
-    other = one | {"meta/cpu": "x", "meta/xla_flags": "--xla_a=1"}
-    assert machine.differences(other, one) == [
-        f"CPU (x; {one['meta/cpu']})",
-        f"set of XLA flags (--xla_a=1; {one['meta/xla_flags']})",
+    known = machine.columns()
+    assert machine.differences({}, known) == machine.differences(known, known) == []
+    assert machine.differences(known | {"meta/cpu": float("nan")}, known) == []
+    other = known | {"meta/cpu": "x", "meta/xla_flags": "--xla_a=1"}
+    assert machine.differences(other, known) == [
+        f"CPU (x; {known['meta/cpu']})",
+        f"set of XLA flags (--xla_a=1; {known['meta/xla_flags']})",
     ]
 
 

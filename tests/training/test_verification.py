@@ -39,9 +39,9 @@ def out(sound, tmp_path):
 
 
 def problems(folder) -> list[str]:
-    found = verify(folder, hash_of_package()).problems
-    assert not any("\n" in problem for problem in found)
-    return found
+    listed = verify(folder, hash_of_package()).problems
+    assert not any("\n" in problem for problem in listed)
+    return listed
 
 
 def test_sound_results_have_no_problem(out, call):
@@ -71,9 +71,9 @@ def test_one_flipped_bit_of_any_file_is_one_line(out, call):
     for path in files:
         before = path.read_bytes()
         flip(path)
-        found = [line for line in problems(out) if "of the last command have no rows" not in line]
-        assert len(found) == 1, path
-        assert path.name in found[0]
+        lines = [line for line in problems(out) if "of the last command have no rows" not in line]
+        assert len(lines) == 1, path
+        assert path.name in lines[0]
         path.write_bytes(before)
     flip(files[0])
     code, printed, _ = call("verify", str(out), "--json")
@@ -102,12 +102,12 @@ def rewritten(out, change) -> list[str]:
 )
 def test_mixtures_are_found(out, column, word):
     first = identity(RUNS[0])
-    found = rewritten(
+    lines = rewritten(
         out, lambda rows: rows.assign(**{column: rows[column].where(rows["run"] != first, "x")})
     )
-    assert len(found) == 1
-    assert f"more than one {word} (" in found[0]
-    assert "x: 1 run" in found[0]
+    assert len(lines) == 1
+    assert f"more than one {word} (" in lines[0]
+    assert "x: 1 run" in lines[0]
 
 
 def test_stale_code_is_found(out):
@@ -118,8 +118,8 @@ def test_stale_code_is_found(out):
 
 def test_runs_that_are_not_whole_are_found(out):
     first = identity(RUNS[0])
-    found = rewritten(out, lambda rows: rows[(rows["run"] != first) | (rows["step"] != 10)])
-    assert found == [
+    lines = rewritten(out, lambda rows: rows[(rows["run"] != first) | (rows["step"] != 10)])
+    assert lines == [
         f"evaluations of 1 run are missing ({first}): move the part with these rows away and run "
         "the command again"
     ]
@@ -130,8 +130,8 @@ def test_rows_that_contradict_each_other_are_found(out):
     Table(out).append(rows)  # the same once more
     assert problems(out) == []
     Table(out).append(rows.assign(**{"test/loss": rows["test/loss"] + (rows["seed"] == 0)}))
-    (found,) = problems(out)
-    assert found.startswith("2 runs with two different rows of one step")
+    (line,) = problems(out)
+    assert line.startswith("2 runs with two different rows of one step")
 
 
 def test_a_folder_without_results_is_refused(call, tmp_path):
@@ -158,10 +158,10 @@ def test_a_test_combination_that_was_trained_is_found(monkeypatch):
 
     rows = rc.train(RUNS[:1])
     monkeypatch.setattr(split_verification, "make_split", leaking)
-    found = prove(rows.drop(columns="meta/split")).problems
-    assert len(found) == 1
-    assert "1 of " in found[0]
-    assert found[0].endswith("are train tasks, too")
+    lines = prove(rows.drop(columns="meta/split")).problems
+    assert len(lines) == 1
+    assert "1 of " in lines[0]
+    assert lines[0].endswith("are train tasks, too")
 
 
 def test_coverage_counts_combinations():

@@ -285,9 +285,9 @@ def _has_control(final: Frame) -> Frame | None:
     return None if np.isnan(gain(final, "balanced")) else final
 
 
-def _control_fails(found: Measurement, lack: str) -> bool:
+def _control_fails(measurement: Measurement, lack: str) -> bool:
     """Whether students learn with the advice, and it makes no difference on balanced train sets."""
-    final = found.rows
+    final = measurement.rows
     is_advised = (final["lack"] == lack) & (final["arm"] == "suggested")
     mean_r2 = final.loc[is_advised, "test/r2"].mean()
     return mean_r2 > MIN_R2 and abs(gain(final, "balanced")) <= MAX_CONTROL_GAIN
@@ -308,7 +308,7 @@ def _claim(lack: str) -> DeclaredClaim:
         rows=_has_control,
         control="a balanced train set, where advice must make no difference",
         after_rows="the claim" if lack == "confounded" else "",
-        control_fails=lambda found: _control_fails(found, lack),
+        control_fails=lambda measurement: _control_fails(measurement, lack),
     )
 
 

@@ -31,8 +31,8 @@ class LookupTable:
         decisions = np.full(np.count_nonzero(lists), -1)
         for reach in range(self.reach, -1, -1):
             table = self.tables_[reach]
-            found = [table.get(window.tobytes(), -1) for window in _windows(lists, reach)]
-            decisions = np.where(decisions < 0, found, decisions)
+            looked_up = [table.get(window.tobytes(), -1) for window in _windows(lists, reach)]
+            decisions = np.where(decisions < 0, looked_up, decisions)
         answers = np.zeros(lists.shape, np.int64)
         answers[lists > 0] = np.maximum(decisions, 0)
         return answers

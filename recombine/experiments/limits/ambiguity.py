@@ -149,14 +149,14 @@ def r2_if_all_is_hidden(final: Frame) -> float:
     return float(scores[["student", "best"]].max(axis=None))
 
 
-def fails_if_all_is_hidden(found: Measurement) -> bool:
+def fails_if_all_is_hidden(measurement: Measurement) -> bool:
     """The control: neither the student nor the optimal predictor can do it without information."""
-    return r2_if_all_is_hidden(found.all_rows) < MAX_FAILING_R2
+    return r2_if_all_is_hidden(measurement.all_rows) < MAX_FAILING_R2
 
 
-def one_pair_is_enough(found: Measurement) -> bool:
+def one_pair_is_enough(measurement: Measurement) -> bool:
     """Whether pairs identify the task, none does not, and the student learned from the most."""
-    scores = mean_scores(found.all_rows, "pairs", "test")
+    scores = mean_scores(measurement.all_rows, "pairs", "test")
     with_pairs = scores.drop(index=0.0)
     return bool(
         (with_pairs["best"] > 0.99).all()

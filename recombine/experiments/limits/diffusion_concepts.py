@@ -220,8 +220,8 @@ def _prediction_claims(scenes: str, name: str) -> list[DeclaredClaim]:
             statistic=mean_of(expected),
             passes=at_least(threshold),
             control="probes of other combinations' factors",
-            control_fails=lambda found: (
-                found.rows[permuted].mean() < (threshold + CHANCE[name]) / 2
+            control_fails=lambda measurement: (
+                measurement.rows[permuted].mean() < (threshold + CHANCE[name]) / 2
             ),
         ),
         reproduces(
@@ -249,8 +249,8 @@ def _prediction_claims(scenes: str, name: str) -> list[DeclaredClaim]:
             statistic=lambda rows: scores.rank_over_all(rows, name),
             passes=at_least(threshold),
             control="probes of other combinations' factors rank less well",
-            control_fails=lambda found: (
-                scores.rank_over_all(found.rows, name, "control") < found.low
+            control_fails=lambda measurement: (
+                scores.rank_over_all(measurement.rows, name, "control") < measurement.low
             ),
         ),
     ]

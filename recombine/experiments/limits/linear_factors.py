@@ -181,9 +181,9 @@ def summary(rows: Frame) -> dict[str, float]:
     return values
 
 
-def some_generalize_and_some_fail(found: Measurement) -> bool:
+def some_generalize_and_some_fail(measurement: Measurement) -> bool:
     """Whether a correlation can show anything: there are good and bad students."""
-    scores = found.rows["test/r2"]
+    scores = measurement.rows["test/r2"]
     return bool((scores > 0.9).any() and (scores < 0.5).any())
 
 
@@ -275,7 +275,9 @@ CLAIMS = [
         statistic=gain_by_samples,
         passes=below(MAX_GAIN),
         control="more combinations must add more",
-        control_fails=lambda found: found.high < gain_by_combinations(found.all_rows),
+        control_fails=lambda measurement: (
+            measurement.high < gain_by_combinations(measurement.all_rows)
+        ),
     ),
 ]
 

@@ -153,7 +153,7 @@ CLAIMS = [
         statistic=lambda final: mean_r2(final, "oracle") - mean_r2(final, "MLP"),
         passes=on_value(
             f"the MLP's mean R2 at least {TARGET}",
-            lambda found: mean_r2(found.rows, "MLP") >= TARGET,
+            lambda measurement: mean_r2(measurement.rows, "MLP") >= TARGET,
         ),
         control=CONTROL,
     ),
@@ -176,7 +176,7 @@ CLAIMS = [
             above(0.2),
             on_value(
                 "the MLP's mean R2 above 0.5",
-                lambda found: mean_r2(found.rows, "MLP" + SCRAMBLED) > 0.5,
+                lambda measurement: mean_r2(measurement.rows, "MLP" + SCRAMBLED) > 0.5,
             ),
         ),
         control=CONTROL,

@@ -174,9 +174,10 @@ def largest_deviation(reach: int) -> Statistic:
         family = _family(final.iloc[0])
         if family != FAMILIES["full"]:
             return math.nan
-        found = lookup_accuracy(family)
+        accuracy_by_case = lookup_accuracy(family)
         deviations = [
-            abs(found[reach, length] - accuracy) for length, accuracy in COUNTED[reach].items()
+            abs(accuracy_by_case[reach, length] - accuracy)
+            for length, accuracy in COUNTED[reach].items()
         ]
         return max(deviations)
 

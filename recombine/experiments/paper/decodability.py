@@ -335,12 +335,12 @@ def correlation_claim(
     is_published = published != OURS
     is_headline = students.name == "data" and column == HEADLINE
 
-    def explained_untrained(found: Measurement) -> float:
-        return explained(found.rows, untrained_column(column), students.score)
+    def explained_untrained(measurement: Measurement) -> float:
+        return explained(measurement.rows, untrained_column(column), students.score)
 
-    def note(found: Measurement) -> str:
-        text = f"r squared {explained_untrained(found):.3f} for the untrained network"
-        if not students.has_range(found.rows):
+    def note(measurement: Measurement) -> str:
+        text = f"r squared {explained_untrained(measurement):.3f} for the untrained network"
+        if not students.has_range(measurement.rows):
             limits = f"above {students.min_highest} or below {students.max_lowest}"
             text += f"; the set lacks students with {students.score_name} {limits}"
         return text
@@ -360,11 +360,13 @@ def correlation_claim(
             above(PUBLISHED),
             on_value(
                 "students that fail and that generalize",
-                lambda found: students.has_range(found.rows),
+                lambda measurement: students.has_range(measurement.rows),
             ),
         ),
         control=f"r squared must be at least {MIN_GAIN} lower for the untrained network",
-        is_confounded=lambda found: found.value - explained_untrained(found) < MIN_GAIN,
+        is_confounded=lambda measurement: (
+            measurement.value - explained_untrained(measurement) < MIN_GAIN
+        ),
         note=note,
     )
 
@@ -379,9 +381,9 @@ def gain_claim(
     """Decodability explains more of test R2 than decodability before training does."""
     before = untrained_column(column)
 
-    def note(found: Measurement) -> str:
-        trained, baseline = r_squared(found.rows, column), r_squared(found.rows, before)
-        means = _mean_decodability(found.rows, column)
+    def note(measurement: Measurement) -> str:
+        trained, baseline = r_squared(measurement.rows, column), r_squared(measurement.rows, before)
+        means = _mean_decodability(measurement.rows, column)
         return f"r squared {trained:.3f} trained, {baseline:.3f} untrained; {means}"
 
     return control(

@@ -184,8 +184,8 @@ def untrained_of(final: Frame, label: str) -> Frame:
 def untrained_fail(label: str) -> Rule:
     """The control: every untrained network has a low test R2."""
 
-    def control_fails(found: Measurement) -> bool:
-        scores = untrained_of(found.all_rows, label)["test/r2"]
+    def control_fails(measurement: Measurement) -> bool:
+        scores = untrained_of(measurement.all_rows, label)["test/r2"]
         return bool((scores < MAX_UNTRAINED).all())
 
     return control_fails
@@ -249,19 +249,19 @@ def published_number(encoding: str, name: str) -> DeclaredClaim:
         passes=agrees(name, value),
         threshold_published=True,
         after_rows="the layer" if name == "task decoder" else "",
-        note=lambda found: _note(found, encoding, name),
+        note=lambda measurement: _note(measurement, encoding, name),
     )
 
 
-def _note(found: Measurement, encoding: str, name: str) -> str:
+def _note(measurement: Measurement, encoding: str, name: str) -> str:
     """The other layers of a task decoder, or what the released encoder gives."""
     if name == "input decoder" and encoding in RELEASED:
         return f"with the public code the released encoder gives {RELEASED[encoding]}"
     if name != "task decoder":
         return ""
-    second = found.rows[probe_column(PROBE, "pre1")].mean()
-    fourth = found.rows[probe_column(PROBE, "pre3")].mean()
-    before = untrained_of(found.all_rows, encoding)[TASK_DECODER].mean()
+    second = measurement.rows[probe_column(PROBE, "pre1")].mean()
+    fourth = measurement.rows[probe_column(PROBE, "pre3")].mean()
+    before = untrained_of(measurement.all_rows, encoding)[TASK_DECODER].mean()
     others = f"second layer {second:.3f}, fourth layer {fourth:.3f}"
     return f"{others}; third layer before training {before:.3f}"
 
@@ -282,7 +282,7 @@ def variant_number(label: str, name: str) -> DeclaredClaim:
         statistic=mean_of(column),
         passes=agrees(name, value),
         after_rows="the variant was chosen to fit the published input decoder",
-        note=lambda found: note,
+        note=lambda measurement: note,
     )
 
 

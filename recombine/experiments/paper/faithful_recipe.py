@@ -321,7 +321,7 @@ def measure_both(first: Frame, second: Frame, compare: Comparison) -> Measured:
         interval = interval_over_both(first, second, compare)
         return Measured(value, interval, statistics.BOOTSTRAP, num_seeds)
     pairs = itertools.product(first.groupby("seed"), second.groupby("seed"))
-    values = [compare(one, other) for (_, one), (_, other) in pairs]
+    values = [compare(first_rows, second_rows) for (_, first_rows), (_, second_rows) in pairs]
     return Measured(value, (min(values), max(values)), "range over pairs of seeds", num_seeds)
 
 
@@ -346,15 +346,15 @@ def comparison_claim(
 def dead_units_claim(student: str) -> DeclaredClaim:
     """A student has few dead units, at a seen score no lower than that of the reference."""
 
-    def seen_gain(found: Measurement) -> float:
-        fast, reference = split(found.rows, FAST)
+    def seen_gain(measurement: Measurement) -> float:
+        fast, reference = split(measurement.rows, FAST)
         return float(fast["seen"].mean() - reference["seen"].mean())
 
-    def note(found: Measurement) -> str:
-        fast, reference = split(found.rows, FAST)
+    def note(measurement: Measurement) -> str:
+        fast, reference = split(measurement.rows, FAST)
         ratio = rank_ratio(fast, reference)
         return (
-            f"score on seen tasks {seen_gain(found):+.4f}; smallest ratio of effective rank "
+            f"score on seen tasks {seen_gain(measurement):+.4f}; smallest ratio of effective rank "
             f"{ratio:.2f}; reference: {recipes_of(reference)}, {len(reference)} seeds"
         )
 
@@ -365,7 +365,9 @@ def dead_units_claim(student: str) -> DeclaredClaim:
         more_dead,
         all_of(
             at_most(MAX_MORE_DEAD),
-            on_value("a seen score at least as high", lambda found: seen_gain(found) >= 0),
+            on_value(
+                "a seen score at least as high", lambda measurement: seen_gain(measurement) >= 0
+            ),
         ),
         student,
         control="the score on seen tasks must be at least that of the paper's recipe",

@@ -139,18 +139,18 @@ def gain(rows: Frame, size: str) -> float:
 def never_falls(size: str) -> NamedRule:
     """No size scores lower than the next smaller one by more than noise."""
 
-    def check_steps(found: Measurement) -> bool:
-        steps = found.rows.groupby(size)[SCORE].mean().diff().iloc[1:]
+    def check_steps(measurement: Measurement) -> bool:
+        steps = measurement.rows.groupby(size)[SCORE].mean().diff().iloc[1:]
         return bool((steps > -NOISE).all())
 
     return on_value(f"no mean falls by {NOISE} or more", check_steps)
 
 
-def widest_fit(found: Measurement) -> bool:
+def widest_fit(measurement: Measurement) -> bool:
     """Whether the widest students with a quarter held out fit their train tasks, for each code."""
-    rows = found.all_rows
+    rows = measurement.all_rows
     best = rows[rows["is_widest"] & rows["is_least_held_out"]]
-    own = best[best["encoding"].isin(found.rows["encoding"])]
+    own = best[best["encoding"].isin(measurement.rows["encoding"])]
     return bool((own.groupby("encoding")[SEEN_SCORE].mean() > MIN_SEEN).all())
 
 

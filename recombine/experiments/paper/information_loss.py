@@ -121,14 +121,14 @@ def failing_fractions(final: Frame) -> list[float]:
     return sorted(failing["frac_test"].unique())
 
 
-def fails_at_several_fractions(found: Measurement) -> bool:
+def fails_at_several_fractions(measurement: Measurement) -> bool:
     """Whether students fail at two or more held-out fractions."""
-    return len(failing_fractions(found.rows)) >= 2
+    return len(failing_fractions(measurement.rows)) >= 2
 
 
-def failing_note(found: Measurement) -> str:
+def failing_note(measurement: Measurement) -> str:
     """The held-out fractions at which students fail, as text."""
-    fractions = ", ".join(f"{fraction:g}" for fraction in failing_fractions(found.rows))
+    fractions = ", ".join(f"{fraction:g}" for fraction in failing_fractions(measurement.rows))
     return f"students fail at held-out fractions {fractions or 'none'}"
 
 

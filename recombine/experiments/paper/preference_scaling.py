@@ -274,15 +274,15 @@ def power_of_total(cells: Frame) -> float:
     return fit(cells, POWER)[0]
 
 
-def share_predicts_worse(found: Measurement) -> bool:
+def share_predicts_worse(measurement: Measurement) -> bool:
     """Whether a fixed share misses the two largest M by more than the power does."""
-    errors = [prediction_error(found.rows, law, extrapolate=True) for law in (SHARE, POWER)]
+    errors = [prediction_error(measurement.rows, law, extrapolate=True) for law in (SHARE, POWER)]
     return errors[0] > errors[1]
 
 
-def law_note(found: Measurement) -> str:
+def law_note(measurement: Measurement) -> str:
     """The tasks needed by M, as text."""
-    needed = found.rows.groupby("M")["needed"].mean()
+    needed = measurement.rows.groupby("M")["needed"].mean()
     return "tasks needed by M " + ", ".join(f"{m}: {value:.0f}" for m, value in needed.items())
 
 
@@ -420,7 +420,9 @@ def _decoder_claim(encoding: str) -> DeclaredClaim:
         needs=(column, before),
         statistic=mean_difference(column, before),
         passes=above(MIN_GAIN),
-        note=lambda found: f"decodability {found.rows[column].mean():.3f} after training",
+        note=lambda measurement: (
+            f"decodability {measurement.rows[column].mean():.3f} after training"
+        ),
     )
 
 

@@ -432,13 +432,13 @@ def _ratio_claim(target: float, name: str, where: str, statistic: Statistic) -> 
         only_mlp = (both["MLP state"] == "crossed") & (both["Transformer state"] == "never")
         return int(only_mlp.sum())
 
-    def note(found: Measurement) -> str:
-        num_compared = len(compared(found.all_rows, target))
-        by_modules = ratios_by_modules(found.rows)
+    def note(measurement: Measurement) -> str:
+        num_compared = len(compared(measurement.all_rows, target))
+        by_modules = ratios_by_modules(measurement.rows)
         values = ", ".join(f"{number}: {value:.2f}" for number, value in by_modules.items())
         return (
-            f"{len(found.rows)} of {num_compared} pairs of curves, in "
-            f"{num_only_mlp(found.all_rows)} only that of the MLP reaches the target; "
+            f"{len(measurement.rows)} of {num_compared} pairs of curves, in "
+            f"{num_only_mlp(measurement.all_rows)} only that of the MLP reaches the target; "
             f"by M {values}"
         )
 
@@ -457,7 +457,7 @@ def _ratio_claim(target: float, name: str, where: str, statistic: Statistic) -> 
             above(1),
             on_value(
                 "no curve that only the MLP brings to the target",
-                lambda found: num_only_mlp(found.all_rows) == 0,
+                lambda measurement: num_only_mlp(measurement.all_rows) == 0,
             ),
         ),
         control="no curve of an MLP reaches the target where that of the transformer does not",

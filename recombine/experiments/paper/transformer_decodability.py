@@ -182,13 +182,13 @@ def _decoded_claim(encoding: str) -> DeclaredClaim:
         needs=(DECODER,),
         statistic=mean_of(DECODER),
         passes=above(MIN_DECODED),
-        note=lambda found: f"test R2 {found.rows['test/r2'].mean():.3f}",
+        note=lambda measurement: f"test R2 {measurement.rows['test/r2'].mean():.3f}",
     )
 
 
 def _gain_claim(encoding: str) -> DeclaredClaim:
-    def note(found: Measurement) -> str:
-        return f"decodability {found.rows[UNTRAINED].mean():.3f} before training"
+    def note(measurement: Measurement) -> str:
+        return f"decodability {measurement.rows[UNTRAINED].mean():.3f} before training"
 
     return hypothesis(
         f"{encoding}: by training",

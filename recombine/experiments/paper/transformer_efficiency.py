@@ -195,10 +195,10 @@ def share_ratios(final: Frame, kind: str) -> list[float]:
     return ratios
 
 
-def neither_generalizes_from_the_fewest_tasks(found: Measurement) -> bool:
+def neither_generalizes_from_the_fewest_tasks(measurement: Measurement) -> bool:
     """The control: with the fewest tasks, the shares of both students are below TARGET."""
-    kinds = found.rows["kind"].unique()
-    return all(score_curve(found.rows, kind, "share").iloc[0] < TARGET for kind in kinds)
+    kinds = measurement.rows["kind"].unique()
+    return all(score_curve(measurement.rows, kind, "share").iloc[0] < TARGET for kind in kinds)
 
 
 def efficiency_claim(case: Case, name: str, statement: str) -> DeclaredClaim:

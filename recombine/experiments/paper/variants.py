@@ -147,22 +147,21 @@ def share_kept(rows: Frame) -> float:
     return float(most_trained(rows)["share"].mean())
 
 
-def few_tasks_fail(found: Measurement) -> bool:
+def few_tasks_fail(measurement: Measurement) -> bool:
     """Whether students with the fewest train tasks have a share below `MIN_SHARE`."""
-    fewest = found.rows[found.rows["frac_test"] == found.rows["frac_test"].max()]
+    fewest = measurement.rows[measurement.rows["frac_test"] == measurement.rows["frac_test"].max()]
     return float(fewest["share"].mean()) < MIN_SHARE
 
 
-def constant_falls(found: Measurement) -> bool:
+def constant_falls(measurement: Measurement) -> bool:
     """Whether test R2 falls with a train set of fixed size, by more than `MAX_FALL`."""
-    return fall(found.rows, "constant") > MAX_FALL
+    return fall(measurement.rows, "constant") > MAX_FALL
 
 
-def growth_note(found: Measurement) -> str:
+def growth_note(measurement: Measurement) -> str:
     """The falls with the other two laws, as text."""
-    return (
-        f"fall {fall(found.rows, 'linear'):.3f} linear, {fall(found.rows, 'constant'):.3f} constant"
-    )
+    linear, constant = (fall(measurement.rows, law) for law in ("linear", "constant"))
+    return f"fall {linear:.3f} linear, {constant:.3f} constant"
 
 
 def summary(rows: Frame) -> dict[str, float]:
@@ -191,7 +190,7 @@ def _teacher_claim(teacher: str, what: str) -> DeclaredClaim:
         passes=at_least(MIN_SHARE),
         control="students with few train tasks stay below",
         control_fails=few_tasks_fail,
-        note=lambda found: f"test R2 {most_trained(found.rows)['test/r2'].mean():.3f}",
+        note=lambda measurement: f"test R2 {most_trained(measurement.rows)['test/r2'].mean():.3f}",
     )
 
 

@@ -218,7 +218,9 @@ def _distinct_tasks(family: str, weights: str) -> claim.DeclaredClaim:
         statistic=claim.min_of("relative"),
         passes=claim.above(TOLERANCE),
         control="a hyperteacher with two equal modules must have two equal tasks",
-        control_fails=lambda found: not _equal_modules(found.all_rows)["injective"].any(),
+        control_fails=lambda measurement: (
+            not _equal_modules(measurement.all_rows)["injective"].any()
+        ),
     )
 
 
@@ -239,20 +241,20 @@ def _short_description(family: str) -> claim.DeclaredClaim:
             claim.below(1),
             claim.on_value(
                 "not exponential in the modules",
-                lambda found: not growth_with_modules(found.rows).is_exponential,
+                lambda measurement: not growth_with_modules(measurement.rows).is_exponential,
             ),
         ),
         control="the description of unrelated tasks must grow exponentially",
-        control_fails=lambda found: (
-            growth_with_modules(_descriptions(found.all_rows, "Unrelated")).is_exponential
+        control_fails=lambda measurement: (
+            growth_with_modules(_descriptions(measurement.all_rows, "Unrelated")).is_exponential
         ),
     )
 
 
-def fixed_share_predicts_worse(found: Measurement) -> bool:
+def fixed_share_predicts_worse(measurement: Measurement) -> bool:
     """The control: a fixed share of all tasks predicts the tasks needed worse than a power."""
     share, power = (
-        scaling_law.prediction_error(found.rows, law, extrapolate=True)
+        scaling_law.prediction_error(measurement.rows, law, extrapolate=True)
         for law in (scaling_law.SHARE, scaling_law.POWER)
     )
     return share > power

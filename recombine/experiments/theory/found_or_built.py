@@ -190,9 +190,9 @@ def summary(rows: Frame) -> dict[str, float]:
     return {name: value for name, value in values.items() if not math.isnan(value)}
 
 
-def random_start_fails(found: Measurement) -> bool:
+def random_start_fails(measurement: Measurement) -> bool:
     """The control: before training, a random network of the construction's shape fails."""
-    untrained = means(found.all_rows, RANDOM + UNTRAINED, "test/r2")
+    untrained = means(measurement.all_rows, RANDOM + UNTRAINED, "test/r2")
     return bool(untrained.max() < MIN_LEARNED_R2)
 
 
@@ -300,8 +300,8 @@ def _shown(final: Frame, frac_test: float = MANY) -> Frame:
 
 
 def _without_noise(final: Frame) -> Frame:
-    shown = _shown(final)
-    return shown[~shown["start"].str.startswith("moved")]
+    students = _shown(final)
+    return students[~students["start"].str.startswith("moved")]
 
 
 def _by_width(name: str, y: str, title: str, rows: Select = _without_noise, **options: Any) -> Plot:

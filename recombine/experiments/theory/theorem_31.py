@@ -282,9 +282,9 @@ def _claim(
     def control_value(final: Frame) -> float:
         return control_expected.statistic(control_expected.rows(final))
 
-    def control_fails(found: claim.Measurement) -> bool:
+    def control_fails(measurement: claim.Measurement) -> bool:
         low, high = control_expected.range
-        return low < control_value(found.all_rows) < high
+        return low < control_value(measurement.all_rows) < high
 
     return claim.reproduces(
         name,

@@ -217,13 +217,15 @@ def _bound_claim(name: str, models: tuple[str, ...]) -> claim.DeclaredClaim:
         passes=claim.at_least(-1e-9),  # the bound may be attained, up to rounding
         control="a decoder that takes each candidate's answers for those of the next candidate "
         "must stay below the bound",
-        control_fails=lambda found: all(found.rows[PERMUTED] < found.rows["bound"]),
+        control_fails=lambda measurement: all(
+            measurement.rows[PERMUTED] < measurement.rows["bound"]
+        ),
     )
 
 
-def _random_errors(found: Measurement, check: bool) -> Frame:
+def _random_errors(measurement: Measurement, check: bool) -> Frame:
     """The rows with random errors, with or without the check."""
-    return where({"model": "random", "check": check})(found.all_rows)
+    return where({"model": "random", "check": check})(measurement.all_rows)
 
 
 CLAIMS = [
@@ -238,7 +240,9 @@ CLAIMS = [
         statistic=claim.max_of("lost"),
         passes=claim.above(0.5),
         control="as many random errors must lose fewer tasks",
-        control_fails=lambda found: all(_random_errors(found, True)["lost"] < found.low),
+        control_fails=lambda measurement: all(
+            _random_errors(measurement, True)["lost"] < measurement.low
+        ),
     ),
     claim.hypothesis(
         "check",
@@ -249,7 +253,7 @@ CLAIMS = [
         statistic=claim.min_of("gap"),
         passes=claim.below(0),
         control="as many random errors must not break the bound",
-        control_fails=lambda found: all(_random_errors(found, False)["gap"] >= 0),
+        control_fails=lambda measurement: all(_random_errors(measurement, False)["gap"] >= 0),
     ),
     claim.reproduces(
         "linear, code",
@@ -262,7 +266,9 @@ CLAIMS = [
         statistic=lambda points: float((points[THEOREM] - points[CODE]).mean()),
         passes=claim.above(0),
         control="from an identity code the linear decoder must recover all tasks",
-        control_fails=lambda found: all(_widest(found.all_rows, "Identity")[CODE] > 0.99),
+        control_fails=lambda measurement: all(
+            _widest(measurement.all_rows, "Identity")[CODE] > 0.99
+        ),
     ),
     claim.reproduces(
         "linear, hidden",

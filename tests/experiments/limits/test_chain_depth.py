@@ -35,9 +35,9 @@ def verdicts(rows):
 
 
 def test_claims_hold_where_scale_helps_sums_and_not_longer_chains():
-    found = verdicts(rows_of())
-    assert len(found) == 6
-    assert set(found.values()) == {"reproduced"}
+    by_claim = verdicts(rows_of())
+    assert len(by_claim) == 6
+    assert set(by_claim.values()) == {"reproduced"}
     assert set(verdicts(None).values()) == {"not yet run"}
 
 
@@ -51,8 +51,8 @@ def test_claims_hold_where_scale_helps_sums_and_not_longer_chains():
     ],
 )
 def test_each_claim_can_fail(changes, failing):
-    found = verdicts(rows_of(**changes))
-    assert {name for name, verdict in found.items() if verdict == "not reproduced"} == failing
+    by_claim = verdicts(rows_of(**changes))
+    assert {name for name, verdict in by_claim.items() if verdict == "not reproduced"} == failing
 
 
 def test_tiny_runs_end_to_end():

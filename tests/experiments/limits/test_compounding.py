@@ -34,9 +34,9 @@ def verdicts(rows):
 
 
 def test_claims_hold_in_a_world_of_compounding_errors():
-    found = verdicts(rows_of())
-    assert len(found) == 5
-    assert set(found.values()) == {"reproduced"}
+    by_claim = verdicts(rows_of())
+    assert len(by_claim) == 5
+    assert set(by_claim.values()) == {"reproduced"}
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,8 @@ def test_claims_hold_in_a_world_of_compounding_errors():
     ],
 )
 def test_each_claim_can_fail(changes, failing):
-    found = verdicts(rows_of(**changes))
-    assert {name for name, verdict in found.items() if verdict == "not reproduced"} == failing
+    by_claim = verdicts(rows_of(**changes))
+    assert {name for name, verdict in by_claim.items() if verdict == "not reproduced"} == failing
 
 
 def test_tiny_runs_end_to_end():

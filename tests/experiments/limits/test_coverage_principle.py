@@ -49,8 +49,8 @@ def test_claims_hold_in_a_quadratic_world():
     ],
 )
 def test_each_claim_can_fail(changes, failing):
-    found = verdicts(rows_of(**changes))
-    assert {name for name, verdict in found.items() if verdict == "not reproduced"} == failing
+    by_claim = verdicts(rows_of(**changes))
+    assert {name for name, verdict in by_claim.items() if verdict == "not reproduced"} == failing
 
 
 def test_the_larger_student_has_about_20_times_the_parameters():

@@ -38,8 +38,8 @@ def test_claims_hold_where_frequency_predicts_correctness():
     ],
 )
 def test_each_claim_can_fail(changes, failing):
-    found = verdicts(rows_of(**changes))
-    assert {name for name, verdict in found.items() if verdict == "not reproduced"} == failing
+    by_claim = verdicts(rows_of(**changes))
+    assert {name for name, verdict in by_claim.items() if verdict == "not reproduced"} == failing
 
 
 def test_tiny_runs_end_to_end():

@@ -28,13 +28,13 @@ def verdicts(rows):
 
 def test_claims_and_the_lookup_tables():
     """The lookup tables of the full family are computed here, not planted."""
-    found = verdicts(rows_of())
-    assert len(found) == 6
-    assert set(found.values()) == {"reproduced"}
+    by_claim = verdicts(rows_of())
+    assert len(by_claim) == 6
+    assert set(by_claim.values()) == {"reproduced"}
     accuracy = subsequence.lookup_accuracy(subsequence.FAMILIES["full"])
     for reach, counted in subsequence.COUNTED.items():
-        found = [accuracy[reach, length] for length in counted]
-        np.testing.assert_allclose(found, list(counted.values()), atol=0.03)
+        computed = [accuracy[reach, length] for length in counted]
+        np.testing.assert_allclose(computed, list(counted.values()), atol=0.03)
 
 
 @pytest.mark.parametrize(
@@ -52,8 +52,8 @@ def test_each_claim_can_fail(changes, failing, monkeypatch):
         for length, value in by_length.items()
     }
     monkeypatch.setattr(subsequence, "lookup_accuracy", lambda family: planted)
-    found = verdicts(rows_of(**changes))
-    assert {name for name, verdict in found.items() if verdict == "not reproduced"} == failing
+    by_claim = verdicts(rows_of(**changes))
+    assert {name for name, verdict in by_claim.items() if verdict == "not reproduced"} == failing
 
 
 def test_a_lookup_table_by_hand():

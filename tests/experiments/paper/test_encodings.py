@@ -95,8 +95,8 @@ def test_an_easier_encoding_is_seen_by_its_input_decoder():
 
 
 def test_poor_students_and_good_baselines_are_not_reproduced():
-    def verdicts_of(found, claim):
-        return {found[f"{name}: {claim}"] for name in MIN_R2}
+    def verdicts_of(by_claim, claim):
+        return {by_claim[f"{name}: {claim}"] for name in MIN_R2}
 
     poor = verdicts(rows_of((0.99, 0.7, 0.5, 1.0), UNTRAINED))
     assert verdicts_of(poor, "generalizes") == {"not reproduced"}

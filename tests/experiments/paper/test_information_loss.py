@@ -90,9 +90,9 @@ def test_each_size_is_judged_on_its_own_students():
 
 def test_failing_at_one_fraction_is_not_enough():
     rows = rows_of(KEPT, LOST)
-    one = rows[(rows["frac_test"] <= 0.5) | (rows["frac_test"] == 0.98)]
+    one_fraction = rows[(rows["frac_test"] <= 0.5) | (rows["frac_test"] == 0.98)]
     two = rows[(rows["frac_test"] <= 0.5) | (rows["frac_test"] >= 0.987)]
-    assert claims_by_name(one)[LOST_CLAIM].verdict == "not reproduced"
+    assert claims_by_name(one_fraction)[LOST_CLAIM].verdict == "not reproduced"
     claim = claims_by_name(two)[LOST_CLAIM]
     assert claim.verdict == "reproduced"
     assert claim.note == "students fail at held-out fractions 0.987, 0.9885"

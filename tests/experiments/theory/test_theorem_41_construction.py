@@ -192,14 +192,14 @@ def test_tau_comes_from_the_tasks_alone():
     world = initialize(RUN)[1]
     known = theorem.candidates(RUN.family, world, 0, 50, (0.5, 0.9))
     apart = [
-        np.sqrt(((one - other) ** 2).mean(axis=-1)).mean()
-        for i, one in enumerate(known.functions)
+        np.sqrt(((function - other) ** 2).mean(axis=-1)).mean()
+        for i, function in enumerate(known.functions)
         for other in known.functions[:i]
     ]
     np.testing.assert_allclose(known.taus, np.array([0.25, 0.45]) * min(apart))
     shares = [
-        [(np.sqrt(((one - other) ** 2).mean(axis=-1)) > 2 * tau).mean() for tau in known.taus]
-        for i, one in enumerate(known.functions)
+        [(np.sqrt(((function - other) ** 2).mean(axis=-1)) > 2 * tau).mean() for tau in known.taus]
+        for i, function in enumerate(known.functions)
         for other in known.functions[:i]
     ]
     np.testing.assert_allclose(

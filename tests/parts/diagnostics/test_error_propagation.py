@@ -42,9 +42,9 @@ def labels_of(chain, start, values):
     """The label of each node of one chain at one point, given the values of its nodes."""
     task = FAMILY.task(chain)[None]
     x = jax.nn.one_hot(jnp.array([[start]]), 5)
-    found = jnp.array([[values + [0] * (4 - len(values))]])
+    decoded = jnp.array([[values + [0] * (4 - len(values))]])
     batch = Batch(x, None, None, task)
-    nodes = node_values(Here(), Observation(batch, None, {}), found)
+    nodes = node_values(Here(), Observation(batch, None, {}), decoded)
     masks = {name: np.asarray(mask)[0, 0] for name, mask in labels(nodes).items()}
     assert (
         sum(mask.astype(int) for mask in masks.values())
@@ -106,8 +106,8 @@ def test_intermediates_are_decoded_where_they_are_and_not_where_they_are_not():
     measured = {}
     for planted in (True, False):
         Lab.planted = planted
-        found = ErrorPropagation("decoded", num_tasks=64, num_fit=128).measure(new_key(3), Lab())
-        measured[planted] = float(found["test/correct"])
+        scores = ErrorPropagation("decoded", num_tasks=64, num_fit=128).measure(new_key(3), Lab())
+        measured[planted] = float(scores["test/correct"])
     assert measured[True] > 0.99
     assert measured[False] < 0.4
 

@@ -74,8 +74,8 @@ def test_nodes_that_do_not_exist_change_nothing():
     padded = [jnp.concatenate([a, jnp.full(9, 7, a.dtype)]) for a in (right, log_count)]
     exists = jnp.arange(69) < 60
     all_groups = jnp.concatenate([group, jnp.zeros(9, group.dtype)])
-    found, _ = within_groups(new_key(0), *padded, exists, all_groups, 2)
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    correlation, _ = within_groups(new_key(0), *padded, exists, all_groups, 2)
+    np.testing.assert_allclose(correlation, expected, rtol=1e-5)
 
 
 def test_it_is_measured_in_a_run():

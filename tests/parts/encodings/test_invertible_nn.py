@@ -66,13 +66,13 @@ def test_the_task_can_be_recovered(num_modules, scale):
 
 def test_couplings_take_turns():
     z = np.float32([[0.5, 0, 1, 0.7, 0.6]])
-    one, _ = encode_and_decode(weights(5, 1.0, num_layers=1), z)
-    np.testing.assert_array_equal(one[:, :2], z[:, :2])
-    assert np.abs(one[:, 2:] - z[:, 2:]).min() > 0.01
+    after_one, _ = encode_and_decode(weights(5, 1.0, num_layers=1), z)
+    np.testing.assert_array_equal(after_one[:, :2], z[:, :2])
+    assert np.abs(after_one[:, 2:] - z[:, 2:]).min() > 0.01
     params = weights(5, 1.0, num_layers=2)
-    two, recovered = encode_and_decode(params, z)
-    np.testing.assert_allclose(two[:, 2:], one[:, 2:], atol=1e-6)
-    assert np.abs(two[:, :2] - z[:, :2]).min() > 0.01
+    after_two, recovered = encode_and_decode(params, z)
+    np.testing.assert_allclose(after_two[:, 2:], after_one[:, 2:], atol=1e-6)
+    assert np.abs(after_two[:, :2] - z[:, :2]).min() > 0.01
     np.testing.assert_allclose(recovered, z, atol=1e-5)
 
 

@@ -78,10 +78,10 @@ def test_training_shows_true_steps_and_evaluation_does_not():
     net, batch = drawn(model)
     true = jax.nn.one_hot(batch.y.values[:, :3], 5)
     expected = FAMILY.score(net.read(batch.x, batch.code, true, 0)[0], batch.y)["loss"]
-    found = model.loss(net, batch, FAMILY.score, new_key(0))
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    loss = model.loss(net, batch, FAMILY.score, new_key(0))
+    np.testing.assert_allclose(loss, expected, rtol=1e-6)
     other = batch._replace(y=batch.y._replace(values=(batch.y.values + 1) % 5))
-    assert model.loss(net, other, FAMILY.score, new_key(0)) != found
+    assert model.loss(net, other, FAMILY.score, new_key(0)) != loss
     np.testing.assert_array_equal(net(batch.x, batch.code)[0], net(other.x, other.code)[0])
 
 

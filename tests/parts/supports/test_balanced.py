@@ -99,11 +99,11 @@ def test_no_module_is_favored():
 
 def test_the_draw_depends_on_the_generator_alone():
     table = khot_table(10, 3)
-    one, same, other = (
+    first, same, other = (
         Balanced().parts(table, np.random.default_rng(seed), 0.5) for seed in (1, 1, 2)
     )
-    assert (one == same).all()
-    assert (one != other).any()
+    assert (first == same).all()
+    assert (first != other).any()
 
 
 @pytest.mark.parametrize("frac_test", [0.25, 0.9, 1 - 6 / 499_177])

@@ -53,11 +53,11 @@ def test_the_error_gives_the_numbers_and_advice_that_works():
 
 def test_the_draw_depends_on_the_generator_alone():
     table = khot_table(10, 3)
-    one, same, other = (
+    first, same, other = (
         Random().parts(table, np.random.default_rng(seed), 0.5) for seed in (1, 1, 2)
     )
-    assert (one == same).all()
-    assert (one != other).any()
+    assert (first == same).all()
+    assert (first != other).any()
 
 
 @pytest.mark.parametrize("frac_test", [0.25, 0.9, 1 - 6 / 499_177])

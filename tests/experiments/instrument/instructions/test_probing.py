@@ -52,8 +52,8 @@ def known():
     """The rows, the group of students, and the sentences that are recorded of each model."""
     groups, recorded = [], []
 
-    def make(*given):
-        groups.append(Known(*given))
+    def make(*arguments):
+        groups.append(Known(*arguments))
         return groups[0]
 
     def record(model, language, texts):
@@ -82,8 +82,10 @@ def known():
 def of_students(rows):
     """The rows of each student's unseen instructions."""
     return [
-        one
-        for _, one in rows[rows["what"] == "instruction"].groupby(experiment.STUDENT, sort=False)
+        student_rows
+        for _, student_rows in rows[rows["what"] == "instruction"].groupby(
+            experiment.STUDENT, sort=False
+        )
     ]
 
 
@@ -97,9 +99,9 @@ def test_students_learn_their_train_tasks_and_are_judged_by_whole_answers_to_the
         students["test"],
         strict=True,
     )
-    for one, train, asked, right in who:
-        assert train.tolist() == np.flatnonzero(one["parts"] == 1).tolist()
-        assert asked["number"].tolist() == np.flatnonzero(one["parts"] == 2).tolist()
+    for rows, train, asked, right in who:
+        assert train.tolist() == np.flatnonzero(rows["parts"] == 1).tolist()
+        assert asked["number"].tolist() == np.flatnonzero(rows["parts"] == 2).tolist()
         assert (asked["failed"] == (asked["num_hot"] == 2)).all()
         assert (asked["doubt"] == asked["number"]).all()
         assert right == pytest.approx((asked["num_hot"] != 2).mean())
@@ -108,7 +110,8 @@ def test_students_learn_their_train_tasks_and_are_judged_by_whole_answers_to_the
 def test_lists_are_drawn_anew_to_train_on_to_judge_and_to_read(known):
     num = len(known.group.language.tasks())
     judged, read = (
-        one.reshape(len(known.group.seeds), num, -1, one.shape[-1]) for one in known.group.asked
+        lists.reshape(len(known.group.seeds), num, -1, lists.shape[-1])
+        for lists in known.group.asked
     )
     assert (judged[:, :, : read.shape[2]] != read).any(axis=-1).mean() > 0.9
     (seed,) = known.group.learned

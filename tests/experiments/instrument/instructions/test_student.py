@@ -131,9 +131,9 @@ def test_learning_is_that_of_a_plain_loop_whose_loss_is_of_the_answer(batches):
 
 def test_the_same_seeds_make_the_same_student():
     made = [Students(LANGUAGE, SIZE, [3], [np.arange(4)]) for _ in range(2)]
-    for one in made:
-        one.learn(7)
-    first, second = (one.models[0].state_dict() for one in made)
+    for students in made:
+        students.learn(7)
+    first, second = (students.models[0].state_dict() for students in made)
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
@@ -171,12 +171,12 @@ def test_places_are_where_they_are_said_to_be():
     true = (true[0] if isinstance(true, tuple) else true).numpy()
     assert LANGUAGE.words[tokens[0, 3]] == ":"
     assert LANGUAGE.words[tokens[0, 8]] == "="
-    for place, rows in (
+    for position, rows in (
         ("asked", true[:, 3]),
         ("start", true[:, 8]),
         ("answer", true[:, 8:].mean(axis=1)),
     ):
-        assert np.allclose(activations[place]["layers.0"], rows, atol=1e-4), place
+        assert np.allclose(activations[position]["layers.0"], rows, atol=1e-4), position
 
 
 def planted(
