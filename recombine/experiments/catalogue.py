@@ -30,6 +30,11 @@ def experiment_names() -> list[str]:
     return list(_modules())
 
 
+def module_name(name: str) -> str:
+    """The module of a built-in experiment, without importing it."""
+    return _modules()[name]
+
+
 def built_in_experiment(name: str) -> ModuleType | None:
     """A built-in experiment, or None if there is none of this name."""
     return experiment(name) if name in _modules() else None

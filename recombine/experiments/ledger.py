@@ -1,13 +1,12 @@
 """The ledger: every claim with its measurement and its verdict, computed from the committed tables.
 
 Nothing is typed by hand: the numbers come from `docs/results/NAME.parquet`. Because the bootstrap
-takes a while, the lines of an experiment are cached (`VerdictCache`) until its table or the code
+takes a while, the lines of an experiment are cached (`VerdictCache`) until its table or its code
 changes.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import math
@@ -28,6 +27,7 @@ from recombine.basics.version import CHECKOUT, PACKAGE
 from recombine.experiments import catalogue
 from recombine.experiments.claim import OURS, Claim, claims_of, makes_claims
 from recombine.storage.table import Table
+from recombine.sweeps.package_imports import named_data_files, needed_files, package_file
 
 RESULTS = CHECKOUT / "docs" / "results"
 Line = dict[str, Any]
@@ -106,7 +106,7 @@ def results_folder() -> Path:
 
 
 def cached_lines(name: str, table: Table) -> list[Line]:
-    """The lines of one experiment, from the cache if neither its table nor the code changed."""
+    """The lines of one experiment, from the cache if neither its table nor its code changed."""
     if name not in catalogue.experiment_names():  # a user's file may import anything
         return judge(name, catalogue.experiment(name), table)
     cache = VerdictCache(name, table)
@@ -220,12 +220,13 @@ def shown(table: Table) -> pd.DataFrame:
 class VerdictCache:
     """The lines of one experiment and one table, on disk beside the program cache.
 
-    An entry is valid for the bytes of the table, the source of the package, the committed tables
-    (some experiments use the rows of others) and the versions of the libraries. A cache that cannot
-    be read or written is ignored. RECOMBINE_CACHE=off switches it off.
+    An entry is valid for the bytes of the table, the code and data that the experiment uses
+    (`source_digest`) and the versions of the libraries. A cache that cannot be read or written is
+    ignored. RECOMBINE_CACHE=off switches it off.
     """
 
     def __init__(self, name: str, table: Table) -> None:
+        self.name = name
         self.table = table.path
         folder = cache_folder()
         path_hash = hashlib.sha256(str(self.table.absolute()).encode()).hexdigest()[:12]
@@ -256,16 +257,25 @@ class VerdictCache:
     def key(self) -> str:
         """A hash of everything that the lines depend on."""
         table = self.table.read_bytes() if self.table.exists() else b""
-        parts = [source_digest(), sys.version, *(version(library) for library in LIBRARIES)]
+        parts = [
+            source_digest(self.name),
+            sys.version,
+            *(version(library) for library in LIBRARIES),
+        ]
         return hashlib.sha256("\n".join(parts).encode() + table).hexdigest()
 
 
-@functools.cache
-def source_digest() -> str:
-    """A hash of all Python files of the package and of the committed tables."""
+def source_digest(name: str, package: Path = PACKAGE) -> str:
+    """A hash of the code and the data that the claims of an experiment depend on.
+
+    That is its file, this module, all that both import of the package, and the data files that any
+    of these names: tables of other experiments, and files beside the code.
+    """
+    start = (package_file(catalogue.module_name(name), package), package_file(__name__, package))
     digest = hashlib.sha256()
-    for path in (*sorted(PACKAGE.rglob("*.py")), *sorted(RESULTS.glob("*.parquet"))):
-        digest.update(path.name.encode() + path.read_bytes())
+    for path in sorted(needed_files(filter(None, start), package)):
+        for file in (path, *named_data_files(path, (path.parent, RESULTS))):
+            digest.update(file.name.encode() + file.read_bytes())
     return digest.hexdigest()
 
 

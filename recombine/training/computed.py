@@ -35,6 +35,7 @@ from recombine.basics.version import PACKAGE
 from recombine.storage.parquet import storable
 from recombine.storage.table import Table
 from recombine.sweeps.code_hash import hash_of_files, hash_of_function
+from recombine.sweeps.package_imports import package_file
 from recombine.sweeps.syntax import parse_file
 from recombine.training import device
 from recombine.training.chunk import provenance
@@ -266,13 +267,10 @@ def _imported_files(paths: Iterable[Path]) -> set[Path]:
 
 def _computing_file(module: str) -> Path | None:
     """The file of one of our modules, if rows of computed experiments may depend on it."""
-    top, _, name = module.partition(".")
-    path = PACKAGE / name.replace(".", "/")
-    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    is_ours = top == PACKAGE.name and file.is_file()
-    if not is_ours or name.startswith(PRESENTATION) or not name.startswith(COMPUTING):
+    name = module.partition(".")[2]
+    if name.startswith(PRESENTATION) or not name.startswith(COMPUTING):
         return None
-    return file
+    return package_file(module)
 
 
 def _is_helper(file: Path) -> bool:

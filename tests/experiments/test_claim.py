@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import math
 import shutil
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from scipy import stats
 
 from recombine.basics.errors import InputError
 from recombine.basics.statistics import crossings, needed, ratio
+from recombine.basics.version import PACKAGE
 from recombine.experiments import ledger as ledger_module
 from recombine.experiments.claim import (
     AFTER_ROWS,
@@ -653,7 +655,7 @@ def test_verdicts_are_cached_until_the_table_changes(tmp_path, monkeypatch):
     table.path.unlink()
     table.append(rows.assign(**{"test/r2": 0.5}))
     assert ledger(["six_modules"], tmp_path)["measured"].tolist() == [0, 0, 0]
-    monkeypatch.setattr(ledger_module, "source_digest", lambda: "other code")
+    monkeypatch.setattr(ledger_module, "source_digest", lambda name: "other code")
     ledger(["six_modules"], tmp_path)
     assert len(calls) == 4, "other code is judged anew"
     (entry,) = (tmp_path / "cache" / "verdicts").iterdir()
@@ -662,6 +664,48 @@ def test_verdicts_are_cached_until_the_table_changes(tmp_path, monkeypatch):
     monkeypatch.setenv("RECOMBINE_CACHE", "off")
     ledger(["six_modules"], tmp_path)
     assert len(calls) == 6, "a broken entry is judged anew, and no cache is used if it is off"
+
+
+def test_only_experiments_that_a_change_concerns_are_judged_again(tmp_path, monkeypatch):
+    package = tmp_path / "recombine"
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    results = tmp_path / "results"
+    results.mkdir()
+    names = ["compounding", "definitions", "scaling_law", "six_modules"]
+    for name in names:
+        (results / f"{name}.parquet").write_bytes(b"rows")
+    judged = []
+
+    def judge_nothing(name, module, table):
+        judged.append(name)
+        return []
+
+    digest = functools.partial(ledger_module.source_digest, package=package)
+    monkeypatch.setenv("RECOMBINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(ledger_module, "judge", judge_nothing)
+    monkeypatch.setattr(ledger_module, "source_digest", digest)
+    monkeypatch.setattr(ledger_module, "RESULTS", results)
+
+    def judged_after(edited):
+        with edited.open("ab") as file:
+            file.write(b"\n# edited\n")
+        judged.clear()
+        ledger(names, results)
+        return list(judged)
+
+    ledger(names, results)
+    assert judged == names
+    experiments = package / "experiments"
+    assert judged_after(results / "six_modules.parquet") == ["six_modules"]
+    assert judged_after(experiments / "limits" / "six_modules.py") == ["six_modules"]
+    helper = experiments / "limits" / "_chains.py"
+    assert judged_after(helper) == ["compounding"]
+    assert judged_after(experiments / "limits" / "modularity.py") == []
+    # `definitions` reads the table of `scaling_law` and imports its module.
+    assert judged_after(results / "scaling_law.parquet") == ["definitions", "scaling_law"]
+    assert judged_after(experiments / "paper" / "scaling_law.py") == ["definitions", "scaling_law"]
+    assert judged_after(experiments / "claim.py") == names
+    assert judged_after(package / "cli" / "main.py") == []
 
 
 def test_final_rows_keep_the_fields_of_a_users_model():
