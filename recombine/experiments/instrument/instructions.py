@@ -51,7 +51,9 @@ from recombine.experiments.plots import bars, curve
 from recombine.parts.supports.disconnected import Disconnected
 from recombine.parts.supports.random import Random
 
-TITLE = "Which unseen instructions will a language model get wrong? Predicted from its activations"
+TITLE = (
+    "Which held-out instructions will a language model get wrong? Predicted from its activations"
+)
 SOURCE = "arXiv 2507.07207, section on image generation"
 LANGUAGES = {
     "tiny": Language(num_modules=4, num_hot=2, length=4, num_letters=4),
@@ -369,7 +371,7 @@ BEST_LAYER_CLAIMS = [
         "ranked",
         "Held-out instructions whose operations are poorly decodable while the answer is written "
         "fail more often (rank correlation)",
-        published="prompts of image models: decodability goes with success",
+        published="image models: decodability predicts success",
         repeats="image_concepts: ranked",
         statistic=mean_of("answer/spearman"),
         passes=above(NO_CORRELATION),

@@ -51,7 +51,7 @@ from recombine.sweeps.run import Run, paper_fast, replace_fields
 from recombine.training.fitted import Fitted
 from recombine.training.task_sampler import Setting, TaskSampler, make_shared, make_split
 
-TITLE = "Which unseen combinations will a student get wrong? Predicted from its activations"
+TITLE = "Which held-out combinations will a student get wrong? Predicted from its activations"
 RECIPE = (  # of the committed rows
     "Fast(learning_rate=0.04, weight_decay=0.1, vector_rate=0.2), 1,500 steps"
 )
@@ -87,7 +87,11 @@ PREDICTORS = {
     "support": "rare pairs (no activations)",
     "control": "control: probe of another task",
 }
-CALIBRATIONS = {"train": "train tasks", "judged": "a fifth of the unseen tasks"}
+CALIBRATIONS = {"train": "train tasks", "judged": "a fifth of the held-out tasks"}
+CALIBRATION_CLAIMS = {  # names of claims are keys: they keep their first wording
+    "train": "calibrated on train tasks",
+    "judged": "calibrated on a fifth of the unseen tasks",
+}
 
 
 def cells(scale: str) -> list[dict[str, Any]]:
@@ -313,7 +317,7 @@ def _decodability_predicts(name: str, column: str, students: str) -> DeclaredCla
         name,
         f"{students}: held-out tasks whose modules are poorly decodable have larger errors "
         "(rank correlation)",
-        published="prompts of image models: decodability goes with success",
+        published="image models: decodability predicts success",
         repeats="image_concepts: ranked",
         statistic=mean_of("decoding/spearman"),
         passes=above(NO_CORRELATION),
@@ -366,9 +370,9 @@ def _predicts_nothing(name: str, probe: str) -> DeclaredClaim:
 def _is_calibrated(name: str, other: str) -> DeclaredClaim:
     column = f"{name}/calibration_error"
     return hypothesis(
-        f"calibrated on {CALIBRATIONS[name]}",
+        CALIBRATION_CLAIMS[name],
         f"Failure probabilities that are calibrated on {CALIBRATIONS[name]} are correct on the "
-        f"other unseen tasks (calibration error below {MAX_CALIBRATION_ERROR:g})",
+        f"other held-out tasks (calibration error below {MAX_CALIBRATION_ERROR:g})",
         source="ours",
         statistic=mean_of(column),
         passes=below(MAX_CALIBRATION_ERROR),

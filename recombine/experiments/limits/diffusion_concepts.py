@@ -14,16 +14,16 @@ networks of the other two splits sum one vector per number, as the published one
 6 x 6 x 3 combinations, and `crowd` has up to 3 of 12 kinds of objects at once. Models train on some
 combinations and generate all of them. A judge, a classifier trained on drawings of all
 combinations, says what an image shows. Probes are fitted to the activations during generation, on
-train combinations; their error on an unseen combination is its expected failure. Layers are chosen
+train combinations; their error on a held-out combination is its expected failure. Layers are chosen
 on train combinations. In the control, probes are fitted to the factors of other combinations.
 
 Command:  recombine run diffusion_concepts --scale small
 Runtime:  small: 23 s on 2 cores, with weights from the package; full: 245 s on one H200 for things
           and crowd (33 models and six others); the nine of the cube took 28 minutes on 2 busy
           cores.
-Expected: unseen combinations at distance 1 emerge before those at distance 2; accuracy within .1 of
-          the product; expected failure and failure have a rank correlation of .7 and an AUROC of
-          .8; more combinations and wider networks help.
+Expected: held-out combinations at distance 1 are learned before those at distance 2; accuracy
+          within .1 of the product; expected failure and failure have a rank correlation of .7 and
+          an AUROC of .8; more combinations and wider networks help.
 """
 
 from __future__ import annotations
@@ -62,6 +62,10 @@ NAMES = {"rank": "rank correlation", "auroc": "AUROC"}
 THRESHOLDS = {"rank": 0.7, "auroc": 0.8}
 CHANCE = {"rank": 0.0, "auroc": 0.5}
 ABOVE_ZERO = "an interval above 0"
+CHANGES = {  # by size: what increases, and between which students
+    "num_train": ("more train combinations", "most minus fewest train combinations"),
+    "width": ("wider networks", "widest minus narrowest"),
+}
 PREFIX = "made/"  # of the columns that describe generated images
 # Of a cell: steps and batch of training, images per combination, denoising steps, and steps of the
 # judge's training. With 0 steps, the weights of the package are used.
@@ -117,7 +121,7 @@ def prepare(rows: Frame) -> Frame:
 
 
 def summary(rows: Frame) -> dict[str, float]:
-    """Accuracy on unseen combinations and rank correlation by student; accuracy of the judges."""
+    """Accuracy on held-out combinations and rank correlation by student; accuracy of the judges."""
     rows = prepare(rows)
     students = scores.students(rows, *SCENES, *CUBE).reindex(
         columns=["scenes", "num_train", "width", "accuracy", "expected/rank"]
@@ -133,8 +137,8 @@ def summary(rows: Frame) -> dict[str, float]:
     return values
 
 
-def unseen_of(*scenes: str) -> Select:
-    """The unseen combinations of these scenes, at every evaluation step."""
+def held_out_of(*scenes: str) -> Select:
+    """The held-out combinations of these scenes, at every evaluation step."""
     return lambda rows: rows[rows["scenes"].isin(scenes) & rows["unseen"]]
 
 
@@ -144,13 +148,13 @@ def students_of(scenes: str) -> Select:
 
 
 def learned_star(rows: Frame) -> Frame | None:
-    """The unseen combinations of the star, if distance 2 is learned."""
+    """The held-out combinations of the star, if distance 2 is learned."""
     star = rows[(rows["scenes"] == "star") & rows["unseen"]]
     return star if scores.is_distance_2_learned(star) else None
 
 
 def accuracy_product_error(students: Frame) -> float:
-    """The mean product error of the students that get enough unseen combinations right."""
+    """The mean product error of the students that get enough held-out combinations right."""
     learned = students["accuracy"] >= scores.MIN_ACCURACY
     return float(students["product error"][learned].mean())
 
@@ -158,10 +162,11 @@ def accuracy_product_error(students: Frame) -> float:
 CUBE_CLAIMS = [
     reproduces(
         "order",
-        "Unseen combinations at distance 1 emerge before distance 2 (doublings of steps until half "
-        "are right; if never, one more)",
+        "Held-out combinations at distance 1 are learned before those at distance 2 (difference in "
+        "doublings of the training steps until half of the images are right; if that never "
+        "happens, one doubling after the last step)",
         published="distance 1 first",
-        rows=unseen_of("star"),
+        rows=held_out_of("star"),
         needs=("distance", "trained_for", "right"),
         statistic=scores.delay,
         passes=above(0),
@@ -178,22 +183,22 @@ CUBE_CLAIMS = [
     ),
     reproduces(
         "failing split",
-        "If size never varies alone in training, unseen large objects fail (accuracy, star minus "
-        "failing)",
+        "If size never varies alone in training, held-out large objects fail (accuracy of the "
+        "split `star` minus that of `failing`)",
         published="fails",
-        rows=unseen_of(*CUBE),
+        rows=held_out_of(*CUBE),
         needs=("scenes", "combination", "trained_for", "num_steps", "right"),
         statistic=functools.partial(scores.gain_over_split, other="failing", prefix="large"),
         passes=above(MIN_SPLIT_GAIN),
-        control="the star trains as many",
+        control="the split `star` has as many train combinations",
     ),
     reproduces(
         "told apart",
-        "Networks with one vector per factor generate more unseen combinations than networks with "
-        "one vector for all (accuracy)",
+        "Networks with one vector per factor generate more held-out combinations correctly than "
+        "networks with one vector for all factors (difference in accuracy)",
         source="ours",
         published=OURS,
-        rows=unseen_of(*CUBE),
+        rows=held_out_of(*CUBE),
         needs=("scenes", "combination", "trained_for", "num_steps", "right"),
         statistic=functools.partial(scores.gain_over_split, other="joined"),
         passes=above(0),
@@ -206,12 +211,12 @@ def _prediction_claims(scenes: str, name: str) -> list[DeclaredClaim]:
     """How well probes predict failures: within a model, against counting pairs, over all models."""
     threshold = THRESHOLDS[name]
     expected, permuted, rare = f"expected/{name}", f"control/{name}", f"rare/{name}"
-    published = "decodability goes with success"
+    published = "decodability predicts success"
     return [
         reproduces(
             f"{scenes}: {name}",
-            f"Unseen {scenes} whose factors are hard to decode fail ({NAMES[name]}, mean over "
-            "models)",
+            f"{scenes}: held-out combinations whose factors are hard to decode fail "
+            f"({NAMES[name]}, mean over models)",
             source=PAPER,
             published=published,
             repeats="image_concepts: ranked",
@@ -226,8 +231,8 @@ def _prediction_claims(scenes: str, name: str) -> list[DeclaredClaim]:
         ),
         reproduces(
             f"{scenes}: {name} beyond counting",
-            f"Activations rank failures of unseen {scenes} better than rare pairs of values do "
-            f"({NAMES[name]}, difference)",
+            f"{scenes}: activations rank held-out combinations by failures better than the rarity "
+            f"of their pairs does (difference in {NAMES[name]})",
             source="ours",
             published=OURS,
             rows=students_of(scenes),
@@ -238,8 +243,8 @@ def _prediction_claims(scenes: str, name: str) -> list[DeclaredClaim]:
         ),
         reproduces(
             f"{scenes}: {name}, all models",
-            f"Over all models in one list, unseen {scenes} whose factors are hard to decode fail "
-            f"({NAMES[name]})",
+            f"{scenes}, all models ranked together: held-out combinations whose factors are hard "
+            f"to decode fail ({NAMES[name]})",
             source=PAPER,
             published=published,
             repeats="image_concepts: ranked",
@@ -259,8 +264,8 @@ def _prediction_claims(scenes: str, name: str) -> list[DeclaredClaim]:
 def _product_claim(scenes: str) -> DeclaredClaim:
     return reproduces(
         f"{scenes}: product",
-        f"The accuracy on unseen {scenes} is the product of the accuracies on their factors (mean "
-        "difference)",
+        f"{scenes}: the accuracy on held-out combinations is the product of the accuracies on "
+        "their factors (mean difference)",
         published="about the product",
         rows=students_of(scenes),
         statistic=accuracy_product_error,
@@ -268,10 +273,11 @@ def _product_claim(scenes: str) -> DeclaredClaim:
     )
 
 
-def _scaling_claim(scenes: str, size: str, label: str) -> DeclaredClaim:
+def _scaling_claim(scenes: str, size: str) -> DeclaredClaim:
+    label, difference = CHANGES[size]
     return reproduces(
         f"{scenes}: {size}",
-        f"{label} increase the accuracy on unseen {scenes} (most minus fewest)",
+        f"{scenes}: {label} increase the accuracy on held-out combinations ({difference})",
         source=PAPER,
         published="scaling helps",
         repeats="data_slice: tasks" if size == "num_train" else "scaling_width: Identity: width",
@@ -287,21 +293,21 @@ CLAIMS = [
     *_prediction_claims("things", "rank"),
     *_prediction_claims("things", "auroc"),
     _product_claim("things"),
-    _scaling_claim("things", "num_train", "More train combinations"),
-    _scaling_claim("things", "width", "Wider networks"),
+    _scaling_claim("things", "num_train"),
+    _scaling_claim("things", "width"),
     *_prediction_claims("crowd", "rank"),
     *_prediction_claims("crowd", "auroc"),
     _product_claim("crowd"),
-    _scaling_claim("crowd", "num_train", "More train combinations"),
+    _scaling_claim("crowd", "num_train"),
 ]
 
 
 def by_distance(split: str) -> Select:
-    """The unseen combinations of a split of the cube, with their distance in words."""
+    """The held-out combinations of a split of the cube, with their distance in words."""
 
     def select(rows: Frame) -> Frame:
-        unseen = rows[(rows["scenes"] == split) & rows["unseen"]]
-        return unseen.assign(which="distance " + unseen["distance"].astype(str))
+        held_out = rows[(rows["scenes"] == split) & rows["unseen"]]
+        return held_out.assign(which="distance " + held_out["distance"].astype(str))
 
     return select
 
@@ -317,11 +323,11 @@ def several_students_of(scenes: str) -> Select:
 
 
 def with_images(rows: Frame, scenes: str) -> Frame | None:
-    """The unseen combinations with images (one seed and width), with their failure rate."""
-    unseen = rows[(rows["scenes"] == scenes) & rows["unseen"]]
-    if unseen.empty:
+    """The held-out combinations with images (one seed and width), with their failure rate."""
+    held_out = rows[(rows["scenes"] == scenes) & rows["unseen"]]
+    if held_out.empty:
         return None
-    chosen = unseen[unseen["images"].astype(bool)]
+    chosen = held_out[held_out["images"].astype(bool)]
     trained = chosen["num_train"].astype(str) + " trained"
     return chosen.assign(failure=1 - chosen["right"], trained=trained)
 
@@ -342,7 +348,9 @@ def image_sheet(rows: Frame, scenes: str) -> Any:
         {"image": ranked["images"], "caption": captions, "good": ranked["right"] >= 0.5}
     )
     model = "{num_train} trained, width {width}".format(**ranked.iloc[0])
-    return gallery.sheet(pictures, f"Unseen {scenes}, worst expected first: {model}", tall=0.4)
+    return gallery.sheet(
+        pictures, f"Held-out combinations of {scenes}, worst expected first: {model}", tall=0.4
+    )
 
 
 def _caption(row: dict[str, Any], position: int, total: int) -> str:
@@ -358,7 +366,7 @@ def _scene_figures(scenes: str) -> list[Plot | CustomPlot]:
             color="width",
             rows=several_students_of(scenes),
             name=f"{scenes}-scaling",
-            title=f"Unseen {scenes}: more train combinations, wider networks",
+            title=f"Held-out combinations of {scenes}: more train combinations, wider networks",
             x_title="train combinations",
             y_title="share of correct images",
         ),
@@ -369,7 +377,7 @@ def _scene_figures(scenes: str) -> list[Plot | CustomPlot]:
             color="trained",
             rows=functools.partial(with_images, scenes=scenes),
             name=f"{scenes}-expected",
-            title=f"Unseen {scenes}: failure against expected failure from activations",
+            title=f"Held-out combinations of {scenes}: failure and expected failure",
             x_title="expected failure (1: factors are decoded at chance)",
             y_title="share of wrong images",
             text="combination",
@@ -384,7 +392,7 @@ FIGURES: list[Plot | CustomPlot] = [
         color="which",
         rows=by_distance(split),
         name=f"{split}-emerging",
-        title=f"Accuracy on unseen combinations of the cube during training, {split}",
+        title=f"Accuracy on held-out combinations of the cube during training, {split}",
         x_title="training steps",
         y_title="share of correct images",
         log_x=True,

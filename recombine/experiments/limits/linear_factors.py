@@ -200,7 +200,7 @@ def _correlates(probe: str, label: str, suffix: str = "", source: str = "") -> D
         f"The {label} correlates with R2 on held-out tasks (rank correlation, deepest hidden "
         f"layer, {students})",
         source=source,
-        published="generalization goes with linear factors" if not source else "> 0.95 (r squared)",
+        published="> 0.95 (r squared)" if source else "networks with linear factors generalize",
         repeats="decodability: data: pre2" if source else "",
         rows=usual_samples,
         needs=("student", "test/r2", PROBES[probe]),

@@ -23,18 +23,18 @@ def final_images(rows: Frame, *scenes: str) -> Frame:
 
 
 def students(rows: Frame, *scenes: str) -> Frame:
-    """One row per student: its accuracy on unseen combinations, and the scores of predictions.
+    """One row per student: its accuracy on held-out combinations, and the scores of predictions.
 
     `product error` is how far the accuracy on a combination is from the product of the accuracies
     on its factors.
     """
     final = final_images(rows, *scenes)
-    unseen = final[final["unseen"]]
-    errors = (unseen["right"] - unseen["product"]).abs()
-    unseen = unseen.assign(**{"product error": errors})
+    held_out = final[final["unseen"]]
+    errors = (held_out["right"] - held_out["product"]).abs()
+    held_out = held_out.assign(**{"product error": errors})
     names = [str(column) for column in rows]
     scores = [name for name in names if "/" in name and not name.startswith("meta/")]
-    groups = unseen.groupby(KEYS)
+    groups = held_out.groupby(KEYS)
     lines = groups[scores].first()
     lines["accuracy"] = groups["right"].mean()
     lines["product error"] = groups["product error"].mean()
@@ -43,8 +43,8 @@ def students(rows: Frame, *scenes: str) -> Frame:
 
 def rank_over_all(rows: Frame, name: str, predictor: str = "expected") -> float:
     """How well a predictor ranks the failures of all students in one list (`rank` or `auroc`)."""
-    unseen = rows[rows["unseen"]]
-    rank, area = rank_and_auroc(unseen[predictor], 1 - unseen["right"])
+    held_out = rows[rows["unseen"]]
+    rank, area = rank_and_auroc(held_out[predictor], 1 - held_out["right"])
     return rank if name == "rank" else area
 
 
@@ -87,7 +87,7 @@ def _distance_2(rows: Frame) -> Frame:
 def gain_over_split(rows: Frame, other: str, prefix: str = "") -> float:
     """The accuracy after the star minus that after another split of the cube.
 
-    It is the mean over combinations that are unseen in both splits and whose name begins with
+    It is the mean over combinations that are held out in both splits and whose name begins with
     `prefix`.
     """
     is_final = rows["trained_for"] == rows["num_steps"]
@@ -99,6 +99,6 @@ def gain_over_split(rows: Frame, other: str, prefix: str = "") -> float:
 
 
 def gain_by_size(lines: Frame, size: str) -> float:
-    """The accuracy on unseen combinations of the largest students minus that of the smallest."""
+    """The accuracy on held-out combinations of the largest students minus that of the smallest."""
     accuracy = lines.groupby(size)["accuracy"].mean()
     return float(accuracy.iloc[-1] - accuracy.iloc[0]) if len(accuracy) > 1 else np.nan

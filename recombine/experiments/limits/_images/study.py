@@ -31,7 +31,7 @@ STAR = ((0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0))
 CUBE = {"star": STAR, "failing": ((0, 0, 0), (1, 0, 0), (0, 1, 0), (1, 1, 1)), "joined": STAR}
 RECORDED_AT = (0.3, 0.7)  # fractions of the denoising steps at which activations are recorded
 EVAL_STEPS = (50, 100, 150, 200, 300, 400, 600, 800, 1200, 1600)  # of the cube's training
-NUM_SHOWN = 2  # images per unseen combination that the table keeps, for cells that are shown
+NUM_SHOWN = 2  # images per held-out combination that the table keeps, for cells that are shown
 GRAY_LEVELS = 32  # of a channel of the images that the table keeps
 NUM_PROBED = 6  # images per combination for the probes
 TRAINING_KEYS = ("scenes", "num_train", "width", "seed", "num_steps", "batch")  # fix the weights
@@ -242,7 +242,7 @@ def evaluate(
     is_correct = judge.is_correct(classifier, scenes, images, codes)  # images x factors
     is_correct = is_correct.reshape(num_combinations, per_combination, -1)
     accuracy = is_correct.all(2).mean(1)
-    is_unseen = ~np.isin(np.arange(num_combinations), train)
+    is_held_out = ~np.isin(np.arange(num_combinations), train)
     distances = distance_to_train(scenes, train)
     errors: dict[str, np.ndarray] = {}
     scores: dict[str, float] = {}
@@ -250,17 +250,17 @@ def evaluate(
         is_probed = np.tile(np.arange(per_combination) < NUM_PROBED, num_combinations)
         probed = {name: layer[is_probed] for name, layer in activations.items()}
         errors, scores = predict_failures(
-            scenes, combinations[is_probed], is_unseen, probed, 1 - accuracy
+            scenes, combinations[is_probed], is_held_out, probed, 1 - accuracy
         )
     images = _fewer_gray_levels(images).reshape(
         num_combinations, per_combination, *images.shape[1:]
     )
     rows = []
     for i in range(num_combinations):
-        is_shown = is_unseen[i] and with_probes and cell["shown"]
+        is_shown = is_held_out[i] and with_probes and cell["shown"]
         row = {
             "combination": _name(scenes, i),
-            "unseen": bool(is_unseen[i]),
+            "unseen": bool(is_held_out[i]),
             "distance": int(distances[i]),
             "right": float(accuracy[i]),
             "product": float(is_correct[i].mean(0).prod()),
@@ -289,54 +289,54 @@ def _name(scenes: Scenes, combination: int) -> str:
 def predict_failures(
     scenes: Scenes,
     combinations: np.ndarray,
-    is_unseen: np.ndarray,
+    is_held_out: np.ndarray,
     activations: dict[str, np.ndarray],
     failure: np.ndarray,
 ) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """Predict which unseen combinations fail, and score the predictions against the failure rates.
+    """Predict which held-out combinations fail, and compare predictions with the failure rates.
 
     `combinations` has the combination of each image and `activations` the layers of these images;
-    `is_unseen` and `failure` have one value per combination. Three predictors are compared:
+    `is_held_out` and `failure` have one value per combination. Three predictors are compared:
 
     `expected`  the error of probes fitted to train combinations, on the layer chosen there
     `control`   the same on that layer, with probes fitted to the factors of other combinations
     `rare`      how rare the pairs of values of a combination are in training; no activations
 
     Gives the predicted error of each combination by predictor (NaN if it was trained), and the
-    rank correlation and AUROC of each predictor. `read/unseen` is the decodability of unseen
+    rank correlation and AUROC of each predictor. `read/unseen` is the decodability of held-out
     combinations.
     """
     from recombine.probe import Decodability
 
-    names = np.arange(len(is_unseen)).astype(str)
-    image_is_unseen = is_unseen[combinations]
+    names = np.arange(len(is_held_out)).astype(str)
+    image_is_held_out = is_held_out[combinations]
 
     def factors_of(rows: np.ndarray) -> Any:
         return scenes.factors.iloc[rows].reset_index(drop=True)
 
     def fit(layers: dict[str, np.ndarray], labels: np.ndarray) -> Decodability:
         probe = Decodability("ridge", edition=1)
-        return probe.fit(layers, factors_of(labels), names[combinations], image_is_unseen)
+        return probe.fit(layers, factors_of(labels), names[combinations], image_is_held_out)
 
     probe = fit(activations, combinations)
     layer = activations[probe.layer_]
-    permuted = _permute_train(is_unseen)
+    permuted = _permute_train(is_held_out)
     control = fit({probe.layer_: layer}, permuted[combinations])
 
-    unseen_factors = factors_of(combinations[image_is_unseen])
-    unseen_names = names[combinations[image_is_unseen]]
-    unseen_layer = layer[image_is_unseen]
+    held_out_factors = factors_of(combinations[image_is_held_out])
+    held_out_names = names[combinations[image_is_held_out]]
+    held_out_layer = layer[image_is_held_out]
     rankings = {
-        "expected": probe.rank(unseen_factors, unseen_layer, unseen_names),
-        "control": control.rank(unseen_factors, unseen_layer, unseen_names),
-        "rare": probe.rank(unseen_factors, None, unseen_names),
+        "expected": probe.rank(held_out_factors, held_out_layer, held_out_names),
+        "control": control.rank(held_out_factors, held_out_layer, held_out_names),
+        "rare": probe.rank(held_out_factors, None, held_out_names),
     }
     errors: dict[str, np.ndarray] = {}
     scores: dict[str, float] = {}
     for predictor, ranking in rankings.items():
-        error = np.full(len(is_unseen), np.nan)
+        error = np.full(len(is_held_out), np.nan)
         error[ranking["combination"].astype(int)] = ranking["error"]
-        rank, auroc = rank_and_auroc(error[is_unseen], failure[is_unseen])
+        rank, auroc = rank_and_auroc(error[is_held_out], failure[is_held_out])
         errors[predictor] = error
         scores[f"{predictor}/rank"] = rank
         scores[f"{predictor}/auroc"] = auroc
@@ -344,10 +344,10 @@ def predict_failures(
     return errors, scores
 
 
-def _permute_train(is_unseen: np.ndarray) -> np.ndarray:
+def _permute_train(is_held_out: np.ndarray) -> np.ndarray:
     """The number of each combination, with those of the train combinations permuted."""
-    numbers = np.arange(len(is_unseen))
-    numbers[~is_unseen] = np.random.default_rng(0).permutation(numbers[~is_unseen])
+    numbers = np.arange(len(is_held_out))
+    numbers[~is_held_out] = np.random.default_rng(0).permutation(numbers[~is_held_out])
     return numbers
 
 

@@ -104,22 +104,22 @@ def test_rows_have_accuracies_and_predicted_failures(tmp_path):
 
 def test_combinations_that_are_hard_to_decode_are_predicted_to_fail():
     things, rng = Things(), np.random.default_rng(0)
-    is_unseen = np.ones(108, bool)
-    is_unseen[study.train_combinations("things", 70, 0)] = False
+    is_held_out = np.ones(108, bool)
+    is_held_out[study.train_combinations("things", 70, 0)] = False
     combinations = np.repeat(np.arange(108), 4)
     fails = rng.random(108) < 0.4
     layer = things.codes[combinations] + 0.1 * rng.normal(size=(len(combinations), 15))
-    is_wrong = fails[combinations] & is_unseen[combinations]
+    is_wrong = fails[combinations] & is_held_out[combinations]
     layer[is_wrong] = rng.permutation(layer)[is_wrong]  # activations of other combinations
     activations = {"good": layer, "noise": rng.normal(size=layer.shape)}
     errors, scores = study.predict_failures(
-        things, combinations, is_unseen, activations, fails.astype(float)
+        things, combinations, is_held_out, activations, fails.astype(float)
     )
     assert scores["expected/auroc"] > 0.95
     assert scores["control/auroc"] < 0.8
     expected = errors["expected"]
-    assert np.median(expected[is_unseen & fails]) > expected[is_unseen & ~fails].max()
-    assert np.isnan(expected[~is_unseen]).all()
+    assert np.median(expected[is_held_out & fails]) > expected[is_held_out & ~fails].max()
+    assert np.isnan(expected[~is_held_out]).all()
 
 
 def test_weights_of_the_package_are_used_and_must_fit(tmp_path, monkeypatch):
