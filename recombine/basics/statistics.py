@@ -24,6 +24,7 @@ NUM_DRAWS = 300
 NUM_DRAWS_OF_MEAN = 2000
 RANGE = "range over seeds"
 RANGE_WITHOUT_ONE = "range over sets without one seed"
+RANGE_OVER_PAIRS = "range over pairs of seeds"
 BOOTSTRAP = "95% bootstrap interval"
 
 Statistic = Callable[[pd.DataFrame], float]

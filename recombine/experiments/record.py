@@ -52,6 +52,11 @@ GROUPS = {  # how each group of claims is named, for one claim and for several
     OTHER_SOURCE: ("claim of another source", "claims of other sources"),
     OURS: ("hypothesis or control of our own", "hypotheses and controls of our own"),
 }
+RANGE_LABELS = {
+    statistics.RANGE: "single seeds",
+    statistics.RANGE_WITHOUT_ONE: "without one seed",
+    statistics.RANGE_OVER_PAIRS: "pairs of seeds",
+}
 VERDICT_WIDTH = 18  # terminal columns for the verdict
 MIN_WIDTH = 60  # terminal columns: narrower terminals get lines of this width
 INTRO = f"""\
@@ -61,9 +66,10 @@ Every claim with its published value, the value measured here, and the verdict. 
 computed from the tables beside this page (`NAME.parquet`: every evaluation of every run).
 
 Brackets show an interval over seeds. From 8 seeds on it is a 95% bootstrap interval. For 3 to 7
-seeds it is the *range*: the smallest and the largest value of single seeds. With fewer than 3 seeds
-nothing is judged. Counts, bounds and other numbers that do not depend on seeds have no interval. A
-claim is judged on its value and on both ends of its interval.
+seeds it is the smallest and the largest value of *single seeds*. A statistic of all seeds together,
+such as a correlation over students, may lie outside the values of single seeds; the text says so.
+With fewer than 3 seeds no claim is judged. Counts, bounds and other numbers that do not depend on
+seeds have no interval. A claim is judged on its value and on both ends of its interval.
 
 | verdict | meaning |
 |---|---|
@@ -343,9 +349,16 @@ def measured_text(claim: Line) -> str:
     interval = claim["interval"]
     if not interval:
         return _number(claim["measured"])
+    value = _number(claim["measured"])
+    low, high = map(_number, interval)
     kind = claim["interval_kind"]
-    label = "" if kind in ("", statistics.BOOTSTRAP) else f"{kind.removesuffix(' over seeds')} "
-    return f"{_number(claim['measured'])} [{label}{', '.join(map(_number, interval))}]"
+    if kind in ("", statistics.BOOTSTRAP):
+        return f"{value} [{low}, {high}]"
+    if kind not in RANGE_LABELS:
+        return f"{value} [{kind}: {low} to {high}]"
+    is_outside = claim["measured"] < min(interval) or claim["measured"] > max(interval)
+    pooled = " for all seeds together" if is_outside else ""
+    return f"{value}{pooled} [{RANGE_LABELS[kind]}: {low} to {high}]"
 
 
 def _number(value: float | None) -> str:

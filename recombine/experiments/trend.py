@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from recombine.basics import statistics
+from recombine.basics.suggest import counted
 from recombine.experiments.claim import (
     Claim,
     Frame,
@@ -252,5 +253,5 @@ def never_falls(trends: Iterable[Trend], statement: str, source: str) -> Claim:
         interval=_ends(worst.interval),
         interval_kind=worst.interval.kind,
         seeds=_with_fewest_seeds(all_trends),
-        note=f"{len(all_trends)} curves; smallest corrected p value {min(p_values):.2g}",
+        note=f"{counted(len(all_trends), 'curve')}; smallest corrected p value {min(p_values):.2g}",
     )

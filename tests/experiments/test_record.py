@@ -138,6 +138,13 @@ def test_each_group_of_claims_is_counted_apart_and_marked(tmp_path):
             Claim(
                 "range", **common, seeds=3, interval=(0.4, 0.6), interval_kind="range over seeds"
             ),
+            Claim(
+                "pooled",
+                **common | {"source": "Okawa et al.", "measured": 0.7},
+                seeds=3,
+                interval=(0.4, 0.6),
+                interval_kind="range over seeds",
+            ),
             Claim("number", **common, threshold="at least 0.9", threshold_published=True),
         ]
 
@@ -148,7 +155,7 @@ def test_each_group_of_claims_is_counted_apart_and_marked(tmp_path):
         "4 claims of the paper (arXiv 2507.07207): 3 reproduced, 1 not judged",
         "1 of its claims with a rule fixed after rows were seen (†): 1 reproduced",
         "1 repetition of such a claim in another experiment or setting: 1 reproduced",
-        "1 claim of another source: 1 reproduced",
+        "2 claims of other sources: 2 reproduced",
     ]
     items = {line["name"]: record._item(line) for line in ledger_rows}
     assert items["again"].endswith("; repeats made: headline")
@@ -158,7 +165,8 @@ def test_each_group_of_claims_is_counted_apart_and_marked(tmp_path):
     )
     assert items["number"].endswith("; published threshold: at least 0.9")
     assert items["few"].startswith("- **not judged (2 seeds)**: S: 0.5000 [0.4000, 0.6000]")
-    assert "0.5000 [range 0.4000, 0.6000]" in items["range"]
+    assert "S: 0.5000 [single seeds: 0.4000 to 0.6000]" in items["range"]
+    assert "0.7000 for all seeds together [single seeds: 0.4000 to 0.6000]" in items["pooled"]
     assert "| S † | R2 > 0.9 | 0.5000 | reproduced |" in record._verdicts(ledger_rows)
     assert "| 0.5000 [0.4000, 0.6000] | not judged (2 seeds) |" in record._verdicts(ledger_rows)
     assert [line["seeds"] for line in ledger_rows][4:6] == [2, 3]

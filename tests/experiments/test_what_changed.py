@@ -72,7 +72,10 @@ def test_every_claim_is_on_the_page_once():
     before = {"claims": [BEFORE, gone], "sets": {"made": "a"}}
     text = page(before, [failed, new], {"made": "a"})
     assert "## Verdicts that changed: 1\n" in text
-    assert "| reproduced: 0.1500 [0.1000, 0.2000] | not reproduced: 0.1500 [range 0.1000" in text
+    assert (
+        "| reproduced: 0.1500 [0.1000, 0.2000] | not reproduced: 0.1500 [single seeds: 0.1000"
+        in text
+    )
     assert "| recipe |" in text
     assert "## New claims: 1\n\n- made: new: reproduced" in text
     assert "## Claims that are gone: 1\n\n- made: gone: reproduced" in text

@@ -322,7 +322,7 @@ def measure_both(first: Frame, second: Frame, compare: Comparison) -> Measured:
         return Measured(value, interval, statistics.BOOTSTRAP, num_seeds)
     pairs = itertools.product(first.groupby("seed"), second.groupby("seed"))
     values = [compare(first_rows, second_rows) for (_, first_rows), (_, second_rows) in pairs]
-    return Measured(value, (min(values), max(values)), "range over pairs of seeds", num_seeds)
+    return Measured(value, (min(values), max(values)), statistics.RANGE_OVER_PAIRS, num_seeds)
 
 
 def comparison_claim(
