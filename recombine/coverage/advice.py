@@ -365,7 +365,8 @@ class Adviser:
         if num_missing == 0 or self.initial is None:
             return bound
         joined = self._num_joined(start, self.initial)
-        links, joined = self.initial[joined > 1], joined[joined > 1]
+        links = self.initial[joined > 1]
+        joined = joined[joined > 1]
         if not len(links):
             return bound
         costs = self.costs(links)
@@ -625,7 +626,8 @@ def _without_directions(
     Gives the train set, and their cost.
     """
     order = np.argsort(costs, kind="stable")
-    codes, costs = codes[order], costs[order]
+    codes = codes[order]
+    costs = costs[order]
     total = 0.0
     while trained.num_missing_directions > 0:
         adds = trained.adds_direction(codes)
@@ -634,13 +636,15 @@ def _without_directions(
         first = int(np.argmax(adds))
         trained = trained.plus(codes[first])
         total += float(costs[first])
-        codes, costs = codes[first + 1 :], costs[first + 1 :]  # the ones before add none
+        codes = codes[first + 1 :]
+        costs = costs[first + 1 :]  # the ones before add none
     return trained, total
 
 
 def _cost_of_spanning_tree(trained: Trained, links: np.ndarray, costs: np.ndarray) -> float:
     """The cost of the cheapest links that join as many groups as all of them."""
-    group, total = trained.group, 0.0
+    group = trained.group
+    total = 0.0
     for i in np.argsort(costs, kind="stable"):
         joined = _joined_groups(group, links[i : i + 1])
         if len(np.unique(joined)) < len(np.unique(group)):

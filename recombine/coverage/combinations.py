@@ -98,7 +98,8 @@ def count(
     set_columns = _set_columns(columns, sets)
     parts: list[pa.Table] = []
     num_rows = num_complete = 0
-    for batch in _batches(source, [*columns, *([cost] if cost else [])]):
+    names = [*columns, cost] if cost else list(columns)
+    for batch in _batches(source, names):
         table = pa.table(
             [_cells(batch, name, separator, set_columns) for name in columns], list(columns)
         )

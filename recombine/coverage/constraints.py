@@ -61,7 +61,8 @@ def parse_declared(texts: Sequence[str]) -> dict[str, list[str]]:
 def _split(text: str) -> list[str]:
     """The parts between commas; quoted parts may contain commas."""
     # Not the module csv: it wants `"a=x, y"`, but people write `a="x, y"`.
-    parts, inside = [""], False
+    parts = [""]
+    inside = False
     for character in text:
         if character == '"':
             inside = not inside

@@ -156,7 +156,8 @@ class Coverage:
     @property
     def rarest(self) -> list[dict[str, Any]]:
         """The rarest values, with their numbers of combinations and examples."""
-        num_examples, counts = self.num_examples, self.counts
+        num_examples = self.num_examples
+        counts = self.counts
         order = np.lexsort((num_examples, counts, self.trained.counts))[:MAX_LISTED]
         return [
             {

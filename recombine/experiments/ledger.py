@@ -121,7 +121,8 @@ def judge(name: str, module: Any, table: Table) -> list[Line]:
     """The lines of one experiment (a name of ours or a user's file), measured on its table."""
     if not makes_claims(module):
         return []
-    rows, meta = shown(table), table.meta()
+    rows = shown(table)
+    meta = table.meta()
     scale = meta.get("scale", "full")
     is_ours = table.path.is_relative_to(CHECKOUT)
     path = table.path.relative_to(CHECKOUT) if is_ours else table.path
@@ -213,7 +214,8 @@ def _restore(line: Line) -> Line:
 
 def shown(table: Table) -> pd.DataFrame:
     """The rows of the runs of the last command; the table may hold other runs, too."""
-    rows, meta = table.read(), table.meta()
+    rows = table.read()
+    meta = table.meta()
     return rows.loc[rows["run"].isin(meta["shown"]), :] if len(rows) and "shown" in meta else rows
 
 

@@ -308,7 +308,8 @@ def _table_text(line: Line) -> str:
     """Scale, device, date, number of runs and device time of a table."""
     if not line["runs"]:
         return "Not yet run"
-    device, date = line["device"] or "unknown device", line["date"] or "no date"
+    device = line["device"] or "unknown device"
+    date = line["date"] or "no date"
     kind = "cell" if line["computed"] else "run"
     time = f"{duration(line['seconds'])} of device time"
     size = f"{counted(line['runs'], kind)}, {time}{_outdated(line, kind)}"

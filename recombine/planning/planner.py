@@ -185,7 +185,8 @@ def _within_bounds(needed: Needed, own: Any, target: float, num_tasks: int) -> N
     number = min(max(needed.number, bounds.too_few + 1), bounds.enough)
     low = min(max(needed.low, min(bounds.too_few, number)), number)
     high = max(needed.high, number)
-    basis, caveats = needed.basis, needed.caveats
+    basis = needed.basis
+    caveats = needed.caveats
     if bounds.state == "crossed" and basis != "measured":
         # The mean of all seeds crosses the target, but not the curve of every single seed.
         basis = "measured"

@@ -342,7 +342,8 @@ class Decodability(BaseEstimator):
     ) -> dict[str, LayerResult]:
         """Probe all layers and the baseline, and set scores, verdicts and notes."""
         threads = ThreadpoolController()
-        results, nonlinear = {}, {}
+        results = {}
+        nonlinear = {}
         every = layers | baselines
         with Meter("probing, layers", len(every), self.progress) as meter:
             for name, x in every.items():

@@ -30,7 +30,9 @@ def balanced_interval(
     """The interval of balanced accuracy, from samples and hits of combinations x values."""
     total = count.sum(axis=0)
     occurs = total > 0
-    count, hits, total = count[:, occurs], hits[:, occurs], total[occurs]
+    count = count[:, occurs]
+    hits = hits[:, occurs]
+    total = total[occurs]
     num_values = len(total)
     num_of_value = (count > 0).sum(axis=0)
     freedom = int(num_of_value.sum()) - num_values

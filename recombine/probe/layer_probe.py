@@ -207,7 +207,8 @@ class LayerFits:
 
         Factors that are not `is_new` take theirs from the map `known`.
         """
-        weights, constant = of_ridge.weights.copy(), of_ridge.constant.copy()
+        weights = of_ridge.weights.copy()
+        constant = of_ridge.constant.copy()
         chosen = []
         for i, factor in enumerate(self.data.targets.factors):
             if known is not None and is_new is not None and not is_new[i]:

@@ -82,7 +82,8 @@ class _Shares:
             order = rng.permutation(len(self.codes))
             change = self._repair(order, rng)
             if change < smallest_change:
-                best, smallest_change = order, change
+                best = order
+                smallest_change = change
             if change <= MAX_SHARE_CHANGE:
                 break
         return best

@@ -187,7 +187,7 @@ def from_other_factors(data: Data) -> list[tuple[float, float]]:
     if len(data.targets.factors) == 1:
         return [(np.nan, np.nan)]
     rows, weights = _distinct_rows(data)
-    roles = type(data.roles)(*(np.asarray(part)[rows] for part in data.roles))
+    roles = data.roles._make(np.asarray(part)[rows] for part in data.roles)
     merged = data._replace(
         y=data.y[rows], numbers=data.numbers[rows], roles=roles, weights=weights, control=None
     )
@@ -215,7 +215,8 @@ def _from_others(data: Data, j: int) -> tuple[float, float]:
     columns = data.targets.factors[j].columns
     own = data._replace(targets=targets, y=data.y[:, columns], is_logistic=[False])
     scored = _score_only(np.concatenate(x, axis=1), own)
-    held_out, seen = scored.scores["held out"][0], scored.scores["seen"][0]
+    held_out = scored.scores["held out"][0]
+    seen = scored.scores["seen"][0]
     return (
         np.nan if held_out is None else held_out.evidence,
         np.nan if seen is None else seen.evidence,

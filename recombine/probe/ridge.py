@@ -98,7 +98,7 @@ class Ridge:
         self.fold_moments = [
             self._moments(y, np.flatnonzero(self.folds == fold)) for fold in range(folds.max() + 1)
         ]
-        self.total = Moments(*(sum(sums) for sums in zip(*self.fold_moments, strict=True)))
+        self.total = Moments._make(map(sum, zip(*self.fold_moments, strict=True)))
         self._last_system: tuple[frozenset[int], System] | None = None
 
     def features(self, x: np.ndarray, dtype: Any = float) -> np.ndarray:
@@ -160,7 +160,8 @@ class Ridge:
         if not self.one_hot:
             return fitted
         weights, cross, share = self.explained(fitted, without, *of_y)
-        new_weights, new_constant = fitted.weights.copy(), fitted.constant.copy()
+        new_weights = fitted.weights.copy()
+        new_constant = fitted.constant.copy()
         for columns in self.one_hot:
             outputs = slice(columns.start, columns.stop - 1)
             w = weights[:, outputs]
@@ -176,7 +177,8 @@ class Ridge:
 
     def moments_of_targets(self, without: frozenset[int]) -> tuple[np.ndarray, np.ndarray]:
         """The sums x yᵀ and y of all folds but these."""
-        xy, y = self.total.xy, self.total.y
+        xy = self.total.xy
+        y = self.total.y
         for fold in without:
             xy = xy - self.fold_moments[fold].xy
             y = y - self.fold_moments[fold].y

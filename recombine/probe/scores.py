@@ -105,12 +105,12 @@ class FactorScores:
         return self._interval(self.evidence, self._evidence_of, level)
 
     def _interval(self, value: float, statistic, level: float) -> tuple[float, float]:
-        left_out = statistic(type(self.sums)(*(s.sum(axis=0) - s for s in self.sums)))
+        left_out = statistic(self.sums._make(s.sum(axis=0) - s for s in self.sums))
         bounds = share_interval if self.is_named else r2_interval
         return bounds(value, left_out, level)
 
     def _total(self, statistic) -> float:
-        return statistic(type(self.sums)(*(s.sum(axis=0) for s in self.sums)))
+        return statistic(self.sums._make(s.sum(axis=0) for s in self.sums))
 
     def _score_of(self, sums) -> np.ndarray:
         return sums.accuracy if self.is_named else sums.r2
@@ -143,7 +143,7 @@ def _number_sums(
 ) -> NumberSums:
     centered = y - y.mean()
     per_sample = (np.ones(len(y)), (predicted - y) ** 2, centered, centered**2)
-    return NumberSums(*(np.bincount(group, weights * values) for values in per_sample))
+    return NumberSums._make(np.bincount(group, weights * values) for values in per_sample)
 
 
 def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:

@@ -149,7 +149,8 @@ def _sdxl() -> Any:
 
 
 def _sd3() -> Any:
-    tokenizer, pieces = clip_tokenizer(), t5_tokenizer()
+    tokenizer = clip_tokenizer()
+    pieces = t5_tokenizer()
     transformer = diffusers.SD3Transformer2DModel(
         sample_size=16,
         patch_size=2,
@@ -176,7 +177,8 @@ def _sd3() -> Any:
 
 
 def _flux() -> Any:
-    tokenizer, pieces = clip_tokenizer(), t5_tokenizer()
+    tokenizer = clip_tokenizer()
+    pieces = t5_tokenizer()
     transformer = diffusers.FluxTransformer2DModel(
         patch_size=1,
         in_channels=16,

@@ -356,7 +356,9 @@ def _legend_and_hover(group: _Group, hover_texts: list[str]) -> dict[str, Any]:
 
 def _means(group: _Group, x_values: list[Any], scale: _Scale) -> dict[str, Any]:
     """A trace with the mean and the interval at each value of x."""
-    x, numbers, hover_texts = [], [], []
+    x = []
+    numbers = []
+    hover_texts = []
     for x_value in x_values:
         values = group.y[group.x == x_value]
         finite = values[np.isfinite(values)]

@@ -99,7 +99,9 @@ def _add_objects(
     color: str,
 ) -> None:
     """Draw the good or the bad objects of all pictures."""
-    x, y, texts = [], [], []
+    x = []
+    y = []
+    texts = []
     for picture, (top, left) in zip(pictures, corners, strict=True):
         for thing in picture.things:
             if thing.good is good:
@@ -119,7 +121,8 @@ def _add_objects(
 
 
 def _add_agents(figure: go.Figure, pictures: Sequence[Picture], corners: Sequence[Corner]) -> None:
-    x, y = [], []
+    x = []
+    y = []
     for picture, (top, left) in zip(pictures, corners, strict=True):
         x.append(left + picture.agent[1])
         y.append(top + picture.agent[0])

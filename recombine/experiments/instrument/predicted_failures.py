@@ -143,7 +143,8 @@ def measure(scale: str, **cell: Any) -> dict[str, Any]:
     from recombine.training.scheduler import fit
 
     observed = Observed(fit(student(scale, **cell)), NUM_DRAWS[cell["family"]])
-    weights, error = observed.weights, observed.error
+    weights = observed.weights
+    error = observed.error
     train = observed.part == 1
     test = observed.part == 2
     failed = error > np.quantile(error[train], 1 - FAILURE_LEVEL)

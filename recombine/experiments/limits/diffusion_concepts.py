@@ -210,7 +210,9 @@ CUBE_CLAIMS = [
 def _prediction_claims(scenes: str, name: str) -> list[DeclaredClaim]:
     """How well probes predict failures: within a model, against counting pairs, over all models."""
     threshold = THRESHOLDS[name]
-    expected, permuted, rare = f"expected/{name}", f"control/{name}", f"rare/{name}"
+    expected = f"expected/{name}"
+    permuted = f"control/{name}"
+    rare = f"rare/{name}"
     published = "decodability predicts success"
     return [
         reproduces(

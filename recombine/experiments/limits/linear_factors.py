@@ -213,7 +213,8 @@ def _correlates(probe: str, label: str, suffix: str = "", source: str = "") -> D
 
 def _as_good_as_decodability(suffix: str) -> DeclaredClaim:
     students, correlation = SETS[suffix]
-    factors, decoded = PROBES["raw"], PROBES["decodability"]
+    factors = PROBES["raw"]
+    decoded = PROBES["decodability"]
     return hypothesis(
         f"as good as decodability{suffix}",
         "The R2 of the sum of factors predicts generalization as well as decodability does, within "

@@ -148,7 +148,8 @@ def prepare(rows: Frame) -> Frame:
     ratio = final["test/r2"] / final["seen/r2"]
     final["ratio"] = ratio.where(final["seen/r2"] > MIN_SEEN, 0.0)
     for layer in LAYERS:
-        fit, decoder = probe_column(PROBE, layer, side="seen"), probe_column(PROBE, layer)
+        fit = probe_column(PROBE, layer, side="seen")
+        decoder = probe_column(PROBE, layer)
         if fit in final:
             final[decoder] = final[decoder].mask(final[fit] < MIN_FIT)
     return final
@@ -157,7 +158,8 @@ def prepare(rows: Frame) -> Frame:
 def _labels(final: Frame) -> pd.Categorical:
     labels = final["encoding"].copy()
     fields = final.reindex(columns=["encoding.scale", "encoding.keep_zero"])
-    is_invertible, is_shuffle = labels == "InvertibleNN", labels == "IntervalShuffle"
+    is_invertible = labels == "InvertibleNN"
+    is_shuffle = labels == "IntervalShuffle"
     labels[is_invertible & (fields["encoding.scale"] == 1.0)] = SCALED
     labels[is_shuffle & fields["encoding.keep_zero"].eq(True)] = KEEPS_ZERO
     return pd.Categorical(labels, LABELS)
@@ -237,7 +239,8 @@ def agrees(name: str, value: float) -> Rule:
 
 def published_number(encoding: str, name: str) -> DeclaredClaim:
     """A number of the published table is reproduced."""
-    value, column = PUBLISHED[encoding][name], COLUMNS[name]
+    value = PUBLISHED[encoding][name]
+    column = COLUMNS[name]
 
     return reproduces(
         f"{encoding}: {name}",
@@ -268,8 +271,10 @@ def _note(measurement: Measurement, encoding: str, name: str) -> str:
 
 def variant_number(label: str, name: str) -> DeclaredClaim:
     """A number of one of our variants agrees with the published number of the encoding."""
-    value, column = PUBLISHED[type(VARIANTS[label]).__name__][name], COLUMNS[name]
-    relation, note = "is at least", ""
+    value = PUBLISHED[type(VARIANTS[label]).__name__][name]
+    column = COLUMNS[name]
+    relation = "is at least"
+    note = ""
     if name == "input decoder":
         relation = f"is within {MAX_DIFFERENCE} of"
         note = "the variant was chosen to fit this number"

@@ -177,7 +177,8 @@ def measure(
     if judge:
         verdicts = judges.verdicts(judge, images.files, prompts, images.prompts)
         failed = verdicts["failed"].to_numpy(float)
-    text_layers, layers = {}, {}
+    text_layers = {}
+    layers = {}
     for name, activations in images.activations.items():
         side = text_layers if name.startswith("text_encoder") else layers
         side[name] = activations

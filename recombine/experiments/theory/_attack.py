@@ -55,7 +55,8 @@ def _draw(family: Hyperteacher, key: PRNGKeyArray, where: Where, num: int) -> tu
         num_active = jnp.full((num, 1), max_active)
     is_active = (order < num_active).astype(float)
     if where == "corners":
-        z, is_free_z = is_active, jnp.zeros_like(is_active)
+        z = is_active
+        is_free_z = jnp.zeros_like(is_active)
     else:
         z = is_active * jax.random.uniform(stream(key, "weights"), is_active.shape)
         is_free_z = is_active
@@ -75,14 +76,16 @@ def _search(
     num_steps: int,
 ) -> Array:
     def errors(points: Float[Array, "n M+I"]) -> Float[Array, " n"]:
-        z, x = points[:, : family.num_modules], points[:, family.num_modules :]
+        z = points[:, : family.num_modules]
+        x = points[:, family.num_modules :]
         target = jax.vmap(lambda z, x: family.teach(world, z, x[None])[0])(z, x)
         return jnp.abs(net.many(x[:, None], z)[0][:, 0] - target).max(axis=1)
 
     batches = points.reshape(-1, _batch_size(net, len(points)), points.shape[1])
     sampled = jax.lax.map(errors, batches).reshape(-1)
     worst = jax.lax.top_k(sampled, num_starts)[1]
-    points, is_free = points[worst], is_free[worst]
+    points = points[worst]
+    is_free = is_free[worst]
     low = jnp.where(jnp.arange(points.shape[1]) < family.num_modules, 0.0, -1.0)
 
     def with_gradient(points: Float[Array, "n M+I"]) -> tuple[Array, Array]:

@@ -73,7 +73,8 @@ def folded(family: Hyperteacher, world: Teacher, levels: int, whole: bool = Fals
         world, family.num_hot, _num_active(family, whole)
     )
     offset = low + jnp.abs(mix).sum(axis=1) / 2
-    num_squares, d_hidden = len(squares), family.d_hidden
+    num_squares = len(squares)
+    d_hidden = family.d_hidden
     identity = jnp.eye(num_squares)
     no_sums = jnp.zeros((num_squares, d_hidden))
     tent = jnp.concatenate([2 * identity, -4 * identity, no_sums], axis=1)
@@ -163,7 +164,8 @@ def widths(
     whole: bool = False,
 ) -> tuple[int, ...]:
     """The widths of the hidden layers of the network that `plan` builds, without building it."""
-    d_input, d_hidden = family.d_input, family.d_hidden
+    d_input = family.d_input
+    d_hidden = family.d_hidden
     if construction == "shallow":
         return relu_products.widths(d_input, d_hidden, pieces(family, world, eps, whole))
     if construction == "deep":
@@ -254,7 +256,8 @@ def crossing(family: Hyperteacher, world: Teacher) -> float:
 
     Above it, `deep` has fewer neurons at some eps only.
     """
-    num_products, d_hidden = family.d_input * family.d_hidden, family.d_hidden
+    num_products = family.d_input * family.d_hidden
+    d_hidden = family.d_hidden
 
     def is_shallow_smaller(num_pieces: int) -> bool:
         num_levels = max(1, math.ceil(math.log2(num_pieces)))

@@ -51,7 +51,9 @@ SEEDS = 3
 NUM_WEIGHTS = 3  # draws of the weights of each task
 # Relative to the mean distance: far above rounding (1e-7), below one action in 1920 points.
 TOLERANCE = 1e-4
-ONES, DRAWN, TWINS = "weights 1", "weights drawn", "two modules equal"
+ONES = "weights 1"
+DRAWN = "weights drawn"
+TWINS = "two modules equal"
 CASES = (
     ("Hyperteacher", ONES),
     ("Hyperteacher", DRAWN),

@@ -42,7 +42,8 @@ from recombine.sweeps.run import Run, replace_fields, sweep
 
 TITLE = "Does training find the network that Theorem 3.1 constructs?"
 SOURCE = "arXiv 2507.07207, section 3.2"
-MANY, FEW = 0.25, 0.9  # fractions held out: many or few train combinations
+MANY = 0.25  # the fraction held out that leaves many train combinations
+FEW = 0.9  # the fraction held out that leaves few
 NOISES = (0.0, 0.1, 0.3, 1.0)
 SMALL_NOISE = 0.1
 # Odd numbers: an even number of pieces takes as many neurons as the next odd one.
@@ -57,7 +58,9 @@ STEPS = {
 }
 R2_TOLERANCE = 0.01  # a smaller difference in R2 counts as none
 MIN_LEARNED_R2 = 0.5  # on train combinations; below it, counting needed neurons means nothing
-BUILT, RANDOM, WIDE = "construction", "random", "random, wide"
+BUILT = "construction"
+RANDOM = "random"
+WIDE = "random, wide"
 UNTRAINED = ", untrained"
 BEFORE = BUILT + UNTRAINED
 FACTORS = "Factorization/pre1/test/r2"
@@ -107,7 +110,8 @@ def prepare(rows: Frame) -> Frame:
     final = final_rows(rows)
     optional = ["model.noise", "model.pieces", "model.widths", "model.width", DISTANCE]
     final = final.reindex(columns=list(dict.fromkeys([*final.columns, *optional])))
-    d_input, d_hidden = final["family.d_input"], final["family.d_hidden"]
+    d_input = final["family.d_input"]
+    d_hidden = final["family.d_hidden"]
     built_width: Any = widths(d_input, d_hidden, final["model.pieces"])[0]
     final["model.width"] = final["model.width"].fillna(built_width).astype(int)
     final["start"] = _start(final) + np.where(final["recipe.learning_rate"] > 0, "", UNTRAINED)

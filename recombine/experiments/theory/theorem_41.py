@@ -70,8 +70,11 @@ SIZES: dict[str, dict[str, Any]] = {
     },
 }
 DEPTH = {"tiny": 1, "small": 3, "full": 4}
-THEOREM, PERMUTED = "recovery/theorem", "recovery/permuted"
-CODE, HIDDEN, UNTRAINED = "recovery/code", "recovery/hidden", "recovery/untrained"
+THEOREM = "recovery/theorem"
+PERMUTED = "recovery/permuted"
+CODE = "recovery/code"
+HIDDEN = "recovery/hidden"
+UNTRAINED = "recovery/untrained"
 DECODERS = {
     THEOREM: "theorem's",
     HIDDEN: "linear, deepest layer",

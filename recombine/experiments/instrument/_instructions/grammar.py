@@ -25,7 +25,10 @@ from recombine.parts.field_checks import check
 from recombine.parts.khot import all_rows
 
 LETTERS = "abcdefghij"
-KEEP, AND, COLON, EQUALS = "keep", "and", ":", "="
+KEEP = "keep"
+AND = "and"
+COLON = ":"
+EQUALS = "="
 # The position from which letter i of n is taken, and the letter that letter x of m becomes at
 # position i. Operations are applied in this order.
 Source = Callable[[Any, int], Any]

@@ -161,7 +161,8 @@ def probe_student(
 ) -> list[dict[str, Any]]:
     """A row of one student, then one for each of its held-out instructions."""
     language = group.language
-    parts, failed = answers.parts, answers.failed
+    parts = answers.parts
+    failed = answers.failed
     predictors = FailurePredictors(language, parts, failed, len(answers.tokens) // len(parts))
     predictors.rows["doubt"] = answers.doubt[predictors.rows["number"]]
     texts = [language.text(tokens) for tokens in answers.tokens]
