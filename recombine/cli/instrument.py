@@ -40,7 +40,7 @@ NameColumns = Annotated[
     str | None,
     typer.Option(
         metavar="COLUMNS",
-        help="Columns of numbers to treat as names, such as class ids: size,kind.",
+        help="Numeric columns whose values are names, such as class ids: size,kind.",
     ),
 ]
 FactorColumns = Annotated[
@@ -76,7 +76,7 @@ Ordered = Annotated[
 ]
 Evidence = Annotated[
     int,
-    typer.Option(help="With --ordered: chains that a covered neighbor or position needs."),
+    typer.Option(help="With --ordered: number of chains that must contain a neighbor or position."),
 ]
 SetColumns = Annotated[
     str | None,
@@ -93,14 +93,14 @@ DeclaredValues = Annotated[
     list[str] | None,
     typer.Option(
         metavar="COLUMN=VALUE,…",
-        help="Values that may occur, even if they never do, e.g. shape=fish,bird. Repeatable.",
+        help="Values that are possible even if TABLE lacks them, e.g. shape=fish,bird. Repeatable.",
     ),
 ]
 CombinationCosts = Annotated[
     str | None,
     typer.Option(
         metavar="FILE|COLUMN",
-        help="A table with columns of some factors and a column cost, or a column of TABLE.",
+        help="A table with some of the factors and a column `cost`, or a column of TABLE.",
     ),
 ]
 Budget = Annotated[float | None, typer.Option(help="The largest total cost of all suggestions.")]
@@ -108,7 +108,8 @@ ExamplesNeeded = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="Examples that a combination needs. Default: the geometric mean of the table.",
+        help="Number of examples that a combination should have. Default: the geometric mean "
+        "in TABLE.",
     ),
 ]
 

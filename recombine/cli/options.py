@@ -21,12 +21,12 @@ Set = Annotated[
     typer.Option(
         "--set",
         metavar="FIELD=VALUE",
-        help="Override a field of every run, e.g. model.widths=256,256. Takes several pairs.",
+        help="Override a field of every run, e.g. model.widths=256,256. Accepts several pairs.",
     ),
 ]
 MoreSettings = Annotated[
     list[str] | None,
-    typer.Argument(metavar="FIELD=VALUE", help="Further overrides, after --set."),
+    typer.Argument(metavar="FIELD=VALUE", help="More overrides, as for --set."),
 ]
 Seeds = Annotated[
     int | None,

@@ -52,8 +52,8 @@ def bench(
 ) -> None:
     """Benchmark training on this machine.
 
-    Measures the peak throughput, whole sweeps against a plain training loop, compile time, and how
-    training time grows with the size of a sweep.
+    Measures the peak throughput, the speed-up of whole sweeps over a plain training loop, the
+    compile time, and how training time grows with the size of a sweep.
     """
     from rich.console import Console
 

@@ -97,7 +97,10 @@ def claims(
     ] = None,
     page: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.md", help="Write all claims to a Markdown file instead."),
+        typer.Option(
+            metavar="FILE.md",
+            help="Write a Markdown page with all claims instead of printing them.",
+        ),
     ] = None,
     json_: Json = False,
 ) -> None:

@@ -53,7 +53,8 @@ LikeWorkers = Annotated[
     bool,
     typer.Option(
         "--like-workers",
-        help="Refuse workers with another device, CPU, XLA flags or libraries than the first one.",
+        help="Refuse workers whose device, CPU, XLA flags or libraries differ from those of the "
+        "first one.",
     ),
 ]
 

@@ -19,7 +19,7 @@ def verify(
         bool,
         typer.Option(
             "--split",
-            help="Also prove that no test combination was trained; give the coverage.",
+            help="Also make the splits again: check that no test combination was trained.",
         ),
     ] = False,
     parts: Annotated[
@@ -34,14 +34,14 @@ def verify(
 
     Looks for damaged files, incomplete runs, rows that contradict each other, mixed
     versions and machines, and stale code. Each problem is one line; the exit code is 1 if there is
-    one. Nothing is changed.
+    a problem. Nothing is changed.
     """
     from recombine.basics.errors import require
     from recombine.basics.suggest import counted
     from recombine.storage.table import Table
     from recombine.training.verification import verify as verify_results
 
-    require(parts is None or split, "--parts needs --split")
+    require(parts is None or split, "--parts is used by --split only: add --split")
     with command_progress(not json_) as show_step:
         verification = verify_results(folder, _code_hash(Table(folder)), show_step)
         problems = list(verification.problems)

@@ -245,7 +245,7 @@ def _columns_of(source: Source, modules: Modules) -> list[str]:
     columns = [name for name in modules.factors if name in names]
     if not columns:
         raise InputError(
-            f"the table of costs names no factor: it needs a column {COST!r} and some of "
+            f"the table of costs has no column of a factor: it needs a column {COST!r} and some of "
             f"{', '.join(modules.factors)}"
         )
     return columns

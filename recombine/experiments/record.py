@@ -250,7 +250,7 @@ def _left_out(module: Any, table: Table, scale: str) -> list[str]:
         reason = (module.spared.__doc__ or "").strip().partition("\n")[0]
         num_trained = len(set(map(identity, spared)) & table.finished())
         trained = f" ({num_trained} of them are in the table all the same)" if num_trained else ""
-        text = f"Left out to save time: {len(spared)} runs{trained}. {escaped(reason)}"
+        text = f"Left out to save time: {counted(len(spared), 'run')}{trained}. {escaped(reason)}"
         paragraphs.append(text.strip())
     return paragraphs
 
@@ -265,7 +265,9 @@ def _impossible(runs: Sequence[Any]) -> str:
         f"{family}: {', '.join(f'{100 * value:.6g}%' for value in sorted(values))}"
         for family, values in fractions.items()
     )
-    summary = f"Impossible: {len(runs)} runs with too few train tasks to connect the modules"
+    summary = (
+        f"Impossible: {counted(len(runs), 'run')} with too few train tasks to connect the modules"
+    )
     return f"<details><summary>{summary}</summary>\n\nFraction held out: {listed}.\n\n</details>"
 
 

@@ -205,8 +205,8 @@ def _check_output(table: Table) -> None:
         return
     require(
         path.suffix.lower() not in FILE_SUFFIXES,
-        f"--out {path} would be a folder: name a folder such as {path.with_suffix('')}, "
-        "or a .parquet file",
+        f"--out {path} looks like a file, but results go into a folder or a .parquet file: name "
+        f"one, such as {path.with_suffix('')}",
     )
     require(
         names <= EXTRA_FILES,
@@ -219,8 +219,8 @@ def _warn_if_other_experiment(request: Request, table: Table) -> None:
     experiment = table.meta().get("experiment", request.name)
     if experiment != request.name:
         say(
-            f"{request.path} holds {experiment}: its rows stay, but the report and the figures "
-            f"there will be those of {request.name}; name another --out to keep both"
+            f"{request.path} has results of {experiment}. Its rows stay, but the report and the "
+            f"figures there become those of {request.name}: choose another --out to keep both"
         )
 
 
@@ -382,7 +382,7 @@ def _figures_as_json(module: ModuleType, rows: pd.DataFrame) -> dict[str, str]:
     figures = _of_rows(module, plots.figures_of, "figures", rows)
     wrong = [name for name, figure in figures.items() if not hasattr(figure, "to_json")]
     if wrong:
-        say(f"the figures {', '.join(map(str, wrong))} are not saved: figures must be of plotly")
+        say(f"the figures {', '.join(map(str, wrong))} are not saved: they are no Plotly figures")
     return {str(name): figures[name].to_json() for name in figures if name not in wrong}
 
 

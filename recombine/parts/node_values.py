@@ -89,7 +89,7 @@ def _check_nodes(lab: Lab, tasks: Array, x: Array, values: Array) -> None:
     require(
         values.shape[2] == num_nodes - num_inputs,
         f"{type(lab.family).__name__} has {num_nodes - num_inputs} nodes beside its inputs, but "
-        f"this student emits {values.shape[2]}: choose source='decoded'",
+        f"this student emits the values of {values.shape[2]}: choose source='decoded'",
     )
 
 

@@ -139,7 +139,7 @@ class Decodability(BaseEstimator):
         layers = input_validation.check_layers(activations)
         require(
             not (self.layers == "all" and ALL in layers),
-            f"a layer is named {ALL!r}, which is the name of all layers joined: rename it",
+            f"a layer is named {ALL!r}, the name for all layers concatenated: rename it",
         )
         return layers
 
@@ -475,7 +475,7 @@ def _baseline_layers(
         for name, layer in checked.items()
     }
     taken = sorted(set(named) & set(layers))
-    require(not taken, f"a layer is named {taken[:1]}, as the baseline is: rename it")
+    require(not taken, f"a layer and the baseline are both named {taken[:1]}: rename the layer")
     return named
 
 

@@ -280,7 +280,7 @@ class Diffusion:
         for name in call:
             require(
                 name not in SET_BY_RECORD,
-                f"{name} is set by record itself: leave it out, and provide prompts and seeds",
+                f"record sets {name} itself: leave it out, and provide prompts and seeds",
             )
             require(
                 name in known or not known,

@@ -184,8 +184,8 @@ def require_values_in_several_combinations(
         pairs = pd.DataFrame({"value": codes, "combination": numbers}).drop_duplicates()
         require(
             int(pairs["value"].value_counts().max()) > 1,
-            f"every value of factor {name!r} occurs in one combination only, so a probe that "
-            "holds the combination out never saw the value: add a factor that varies apart from "
+            f"every value of factor {name!r} occurs in one combination only, so no probe can "
+            "learn the value of a held-out combination: add a factor that varies independently of "
             "it, or name combinations that share its values",
         )
 

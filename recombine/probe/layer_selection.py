@@ -22,7 +22,7 @@ def select_modules(model: nn.Module, layers: str | Iterable[str]) -> dict[str, n
         f"layers must be names or patterns such as 'blocks.*', got {type(layers).__name__}",
     )
     patterns = [layers] if isinstance(layers, str) else [str(pattern) for pattern in layers]
-    require(bool(patterns), "there is no layer: provide names or patterns such as 'blocks.*'")
+    require(bool(patterns), "layers is empty: provide names or patterns such as 'blocks.*'")
     modules = {name: module for name, module in model.named_modules() if name}
     selected: set[str] = set()
     for pattern in patterns:

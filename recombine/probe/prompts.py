@@ -115,7 +115,7 @@ class Prompts:
             for slot in slots:
                 require(
                     slot.removeprefix("a ") in self.concepts or slot in self.concepts,
-                    f"the template {template!r} has {{{slot}}}: the lists of concepts are "
+                    f"the template {template!r} has the unknown slot {{{slot}}}: the lists are "
                     f"{', '.join(self.concepts)}",
                 )
 

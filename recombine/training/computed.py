@@ -31,6 +31,7 @@ import pandas as pd
 from recombine.basics.console import ProgressBar, print_line, say
 from recombine.basics.errors import InputError, require
 from recombine.basics.moved_modules import MOVED
+from recombine.basics.suggest import counted
 from recombine.basics.version import PACKAGE
 from recombine.storage.parquet import storable
 from recombine.storage.table import Table
@@ -211,7 +212,7 @@ def check_cells(experiment: str, source: str, values: Any, code: str = "") -> li
     cells = [Cell(experiment, cell_values, code) for cell_values in values]
     num_repeated = len(cells) - len({cell.name for cell in cells})
     if num_repeated:
-        raise InputError(f"{source} returned {num_repeated} cells twice")
+        raise InputError(f"{source} returned {counted(num_repeated, 'cell')} twice")
     return cells
 
 

@@ -189,8 +189,9 @@ def _outcome(runs: list[Run], table: Table | None, plan: Plan, writer: RowWriter
     num_missing = len(run_hashes - set(rows["run"]))
     require(
         num_missing == 0,
-        f"{num_missing} runs are missing in {'' if table is None else table.path}, which was "
-        "changed during training: run the same command again",
+        f"rows of {counted(num_missing, 'run')} are missing in "
+        f"{'' if table is None else table.path}, which was changed during training: "
+        "run the same command again",
     )
     return Outcome(rows, len(run_hashes - plan.finished))
 

@@ -204,7 +204,7 @@ def _rows_of_support(run: Run, modules: np.ndarray) -> np.ndarray:
     support = type(run.support).__name__
     require(
         name in known,
-        f"{support} reads the view {name!r}, but {type(run.family).__name__} offers "
+        f"{support} uses the view {name!r}, but {type(run.family).__name__} offers "
         f"{', '.join(known) or 'no views'}: choose another view or family",
     )
     return _view(run.family, name)

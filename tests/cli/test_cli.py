@@ -512,8 +512,8 @@ def test_a_file_name_does_not_become_a_folder(call, tiny, tmp_path, name):
     check_refused(
         call("run", tiny, "--out", name),
         name,
-        "would be a folder",
-        f"such as {name.rsplit('.')[0]},",
+        "looks like a file",
+        f"such as {name.rsplit('.')[0]}\n",
         ".parquet",
     )
     assert not (tmp_path / name).exists()
@@ -526,18 +526,18 @@ def test_a_folder_may_have_a_dot_in_its_name(call, tiny, tmp_path):
 
 @pytest.mark.parametrize("out_path", ["rows", "rows.parquet"])
 def test_a_folder_of_another_experiment_is_reused_with_a_note(call, tiny, tmp_path, out_path):
-    assert "holds" not in call("run", tiny, "--out", out_path)[2]
+    assert "has results of" not in call("run", tiny, "--out", out_path)[2]
     (tmp_path / "other.py").write_text(TINY.replace("[0.3, 0.5]", "[0.4]"))
     code, _, err = call("run", "other.py", "--out", out_path, "--json")
     assert code == 0
     assert err.splitlines()[0].startswith(
-        f"recombine: {out_path} holds tiny: its rows stay, but the report and the figures"
+        f"recombine: {out_path} has results of tiny. Its rows stay, but the report and the figures"
     )
-    assert "name another --out" in err
+    assert "choose another --out" in err
     assert (
         json.loads(call("run", tiny, "--out", out_path, "--no-train", "--json")[1])["runs"] == 4
     ), "its rows stay"
-    assert "holds" not in call("run", tiny, "--out", out_path)[2], (
+    assert "has results of" not in call("run", tiny, "--out", out_path)[2], (
         "the folder belongs to the first experiment again"
     )
 

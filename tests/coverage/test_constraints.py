@@ -373,7 +373,7 @@ def test_mixed_tables_have_the_rank_of_all_their_combinations(seed):
         ({"sets": ["tags"]}, "the column of sets 'tags' is not among the factors"),
         ({"sets": "shape"}, "sets is a list of columns"),
         ({"costs": "price"}, "the table has no column 'price'"),
-        ({"costs": pd.DataFrame({"cost": [1]})}, "names no factor"),
+        ({"costs": pd.DataFrame({"cost": [1]})}, "has no column of a factor"),
         ({"examples_needed": 0}, "must be at least 1"),
     ],
 )

@@ -193,7 +193,7 @@ def test_wrong_options_and_a_reserved_layer_name_are_refused():
         with pytest.raises(InputError, match=r"^layers must be 'best' or 'all', got "):
             Decodability(layers=wrong).fit(parts(factors), factors)
     named = {"all layers": parts(factors), "late": wholes(factors)}
-    message = "a layer is named 'all layers', which is the name of all layers joined: rename it"
+    message = "a layer is named 'all layers', the name for all layers concatenated: rename it"
     with pytest.raises(InputError, match=message):
         Decodability(layers="all").fit(named, factors)
     probe = Decodability().fit(named, factors)

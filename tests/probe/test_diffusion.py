@@ -318,7 +318,7 @@ def test_wrong_recordings_are_refused(pipelines, tmp_path):
         "there is nothing to draw: provide at least one seed": lambda: Diffusion(sd15).record(
             TEXTS, seeds=[]
         ),
-        "num_images_per_prompt is set by record itself": lambda: Diffusion(sd15).record(
+        "record sets num_images_per_prompt itself": lambda: Diffusion(sd15).record(
             TEXTS, num_images_per_prompt=2
         ),
         "a judge needs the concepts of each prompt": lambda: Diffusion(sd15).record(

@@ -271,7 +271,7 @@ def test_a_tracker_that_fails_is_reported_once_and_gets_no_more_rows(
     runs = list(dict.fromkeys(rows.sort_values("step")["run"]))
     assert [copy.run for copy in copies] == 2 * runs
     reason = "OSError: no space left"
-    message = f"recombine: broken gets no more rows ({reason}); the table has all rows\n"
+    message = f"recombine: no more rows are sent to broken ({reason}); the table has all rows\n"
     assert capsys.readouterr() == ("", message)
 
 
@@ -283,7 +283,7 @@ def test_a_server_that_does_not_answer_does_not_stop_a_sweep(rows, tmp_path, mon
         log(rows)
     out, err = capfd.readouterr()
     assert out == ""
-    assert err.count("mlflow gets no more rows") == 1
+    assert err.count("no more rows are sent to mlflow") == 1
     assert list(tmp_path.iterdir()) == [], "the local store is not used in its place"
 
 

@@ -147,7 +147,7 @@ def test_only_trained_experiments_have_a_cost(command, mine):
         ("[1]", "must return a list of {name: number or text}"),
         ("[{'n': [1]}]", "must return a list of {name: number or text}"),
         ("[]", "returned no cell"),
-        ("[{'n': 1}, {'n': 1}]", "returned 1 cells twice"),
+        ("[{'n': 1}, {'n': 1}]", "returned 1 cell twice"),
         ("1 / 0", "ZeroDivisionError"),
     ],
 )

@@ -160,7 +160,7 @@ def test_a_process_that_dies_loses_nothing(expected_rows, tmp_path, capfd):
     with open_executor("processes:2") as executor:
         os.kill(int(min(cores_of_workers(executor))), signal.SIGKILL)
         check_sweep(executor, expected_rows, tmp_path / "out", 4)
-    assert "a process died: a new one takes its place" in capfd.readouterr().err
+    assert "a worker process died: a new one starts its chunk again" in capfd.readouterr().err
 
 
 def test_a_call_that_kills_its_process_every_time_fails():

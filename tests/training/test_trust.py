@@ -409,7 +409,9 @@ def test_a_folder_that_is_deleted_during_training_is_an_error(tmp_path, monkeypa
     call_before_each_chunk(
         monkeypatch, lambda number: shutil.rmtree(tmp_path / "out") if number == 2 else None
     )
-    with pytest.raises(InputError, match=r"2 runs are missing in .*run the same command again"):
+    with pytest.raises(
+        InputError, match=r"rows of 2 runs are missing in .*run the same command again"
+    ):
         rc.train(RUNS, tmp_path / "out", max_width=1)
 
 
@@ -437,7 +439,7 @@ def test_a_mirror_that_fails_is_not_called_again(tmp_path, capsys):
     rows = rc.train(RUNS, tmp_path / "out", max_width=1, mirror=mirror)
     assert rows["run"].nunique() == 4
     assert num_rows == [2]
-    assert "the mirror gets no more rows" in " ".join(capsys.readouterr().err.split())
+    assert "no more rows are sent to the mirror" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_mirror_also_gets_reused_rows(tmp_path):

@@ -51,7 +51,7 @@ from recombine.parts.supports.balanced import Balanced
 from recombine.parts.supports.listed import Combinations, Listed
 from recombine.sweeps.run import Run, describe, paper_fast, replace_fields
 
-TITLE = "What to add to a train set: advice against chance"
+TITLE = "What to add to a train set: suggested against random combinations"
 SOURCE = "ours"
 LACKS = {  # what a train set lacks, as the statement of a claim says it
     "rare": "has two modules in one task each",

@@ -37,7 +37,7 @@ from recombine.parts.models.sequence_transformer import SequenceTransformer
 from recombine.parts.supports.held_out_sequences import HeldOutSequences
 from recombine.sweeps.run import Run, sweep
 
-TITLE = "Two hops: data needed by the number of modules"
+TITLE = "Two hops: how the data needed grows with the number of modules"
 SOURCE = "Chang et al. 2025 (arXiv 2505.20278)"
 TARGET = 0.9  # accuracy on held-out pairs
 MIN_EXPONENT = 1.75  # a fit to few sizes that is this high is read as quadratic growth

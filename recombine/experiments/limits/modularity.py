@@ -40,7 +40,7 @@ from recombine.parts.models.modular_oracle import ModularOracle
 from recombine.parts.recipes.fast import Fast
 from recombine.sweeps.run import Run, sweep
 
-TITLE = "What explicit structure buys"
+TITLE = "How many train tasks does explicit structure save?"
 SOURCE = "arXiv 2507.07207, section 3; Schug et al. 2024"
 TARGET = 0.9  # test R2
 FRACTIONS = {

@@ -1,7 +1,7 @@
 """Do students that generalize, and only they, encode the modules linearly?
 
-Claim: over students that do and do not generalize, the R2 on held-out combinations and the
-decodability of their modules correlate (squared correlation above .95; arXiv 2507.07207, section
+Claim: over students that do and do not generalize, the R2 on held-out combinations correlates
+with the decodability of the modules (squared correlation above .95; arXiv 2507.07207, section
 4).
 
 Layers and probes. The headline layer is the third hidden layer before its nonlinearity (`pre2`),
@@ -39,6 +39,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from recombine.basics.suggest import counted
 from recombine.experiments.claim import (
     OURS,
     DeclaredClaim,
@@ -407,7 +408,7 @@ def _mean_decodability(students: Frame, column: str) -> str:
         f"{students[untrained_column(column)].mean():.3f} untrained",
     ]
     if len(failing):
-        count = f"({len(failing)} students)"
+        count = f"({counted(len(failing), 'student')})"
         texts.insert(0, f"{failing.mean():.3f} where test R2 is below {MAX_FAILING} {count}")
     return f"mean decodability {', '.join(texts)}"
 

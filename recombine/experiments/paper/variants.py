@@ -1,10 +1,10 @@
 """Three variants of the public code: growing train sets, continuous weights, a deeper teacher.
 
 Claim: the number of train tasks needed grows much more slowly than the number of all tasks (arXiv
-2507.07207, section 3). The public code has supports for this question, of which the paper reports
-no number: train sets that grow linearly (8 tasks per module) or quadratically (M^2 tasks) with the
-number M of modules. It also has continuous weights of active modules and deeper teachers, for
-which compositional generalization should hold, too.
+2507.07207, section 3). The public code has supports for this question, but the paper reports
+no result with them: train sets that grow linearly (8 tasks per module) or quadratically (M^2
+tasks) with the number M of modules. The public code also has continuous weights of active modules
+and deeper teachers. Compositional generalization should hold with these, too.
 
 - Growth: at up to 4 active modules, test R2 does not fall as modules are added if train tasks grow
   quadratically with M; all tasks grow with the fourth power. The control is a train set of fixed

@@ -70,7 +70,8 @@ class Factorization:
         check(self, num_fit=4, num_seen=2, num_test=2, l2=0)
         require(
             self.l2 > 0,
-            "Factorization.l2 must be above 0: otherwise a layer with a dead unit has no solution",
+            "Factorization.l2 must be above 0: "
+            "otherwise the fit of a layer with dead units has no solution",
         )
 
     def measure(self, key: PRNGKeyArray, lab: Lab) -> dict[str, Array]:

@@ -63,7 +63,7 @@ class LinearDecodability:
         require(
             self.l2 > 0,
             "LinearDecodability.l2 must be above 0: "
-            "otherwise a layer with a dead unit has no solution",
+            "otherwise the probe of a layer with dead units has no solution",
         )
 
     @property

@@ -34,7 +34,7 @@ class ShuffledDecodability:
         require(
             self.l2 > 0,
             "ShuffledDecodability.l2 must be above 0: "
-            "otherwise a layer with a dead unit has no solution",
+            "otherwise the probe of a layer with dead units has no solution",
         )
 
     def measure(self, key: PRNGKeyArray, lab: Lab) -> dict[str, Array]:

@@ -98,8 +98,8 @@ class Executor:
         has_same_shape = x.ndim == 2 and x.shape[1] == num_outputs
         require(
             has_same_shape and y.values.shape[1] == len(code),
-            "Executor needs one step for each word, from an input with the shape of a step's "
-            "value: choose Chain, or another model",
+            "Executor needs one step for each word, and inputs x with the shape of a step's value: "
+            "choose Chain, or another model",
         )
         embedding = eqx.nn.Embedding(num_tokens, self.d_embed, key=stream(key, "embedding"))
         sizes = (self.d_embed + num_outputs, *self.widths, num_outputs)

@@ -105,8 +105,8 @@ def _choose(
         minimums = [_min_tasks(table, False) for table in tables]
     require(
         sum(minimums) <= num_train,
-        f"{num_train} train tasks cannot cover {len(tables)} groups, which takes {sum(minimums)}: "
-        "lower frac_test",
+        f"{num_train} train tasks are too few for {len(tables)} groups, which need "
+        f"{sum(minimums)}: lower frac_test",
     )
     shares = rng.multivariate_hypergeometric(pool_sizes, num_train)
     while (shares < minimums).any():

@@ -53,6 +53,7 @@ class HeldOutFeatures:
         if not held_out.any():
             raise InputError(
                 f"HeldOutFeatures cannot hold out any of {len(occurring)} {self.view} of "
-                f"{num_tasks} tasks without losing others: use a larger table or another view"
+                f"{num_tasks} tasks and keep the others in training: use a larger table or another "
+                "view"
             )
         return mark(num_tasks, ~is_test)

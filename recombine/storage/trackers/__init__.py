@@ -82,7 +82,7 @@ def _write(writers: dict[str, Write], name: str, copy: Copy) -> None:
         writers[name](copy)
     except Exception as error:
         del writers[name]
-        say(f"{name} gets no more rows ({_reason(error)}); the table has all rows")
+        say(f"no more rows are sent to {name} ({_reason(error)}); the table has all rows")
 
 
 def _copies(rows: pd.DataFrame, experiment: str) -> Iterator[Copy]:

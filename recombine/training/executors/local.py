@@ -145,7 +145,7 @@ class Processes(Executor):
 
 
 def _replace(worker: _Worker) -> None:
-    say("a process died: a new one takes its place, where its chunk begins again")
+    say("a worker process died: a new one starts its chunk again")
     worker.pipe.close()
     worker.start()
 

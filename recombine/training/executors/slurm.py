@@ -214,7 +214,8 @@ class SlurmJobs(Executor):
         require(
             job.num_retries < MAX_RETRIES,
             f"job {job_id} ended without a result, as {MAX_RETRIES} before it did "
-            f"(log: {job.handle.paths.stderr}): ask for more with --slurm timeout_min=…,mem_gb=…",
+            f"(log: {job.handle.paths.stderr}): ask for more time or memory, "
+            "--slurm timeout_min=…,mem_gb=…",
         )
         self.jobs[future] = self._submit_job(job.call, job.num_retries + 1)
         new_id = self.jobs[future].handle.job_id

@@ -129,7 +129,8 @@ def test_students_without_intermediates_are_refused_in_one_line():
     lists = Subsequence(listed_length=2, num_longer=4, max_length=3)
     parallel = dataclasses.replace(WRITER, targets="parallel")
     with pytest.raises(
-        InputError, match="Subsequence has 6 nodes beside its inputs, but this student emits 3"
+        InputError,
+        match="Subsequence has 6 nodes beside its inputs, but this student emits the values of 3",
     ):
         rc.train(
             dataclasses.replace(RUN, family=lists, model=parallel, diagnostics=emitted),

@@ -131,7 +131,7 @@ def test_parallel_targets_are_read_at_the_words():
         ({"encoding": rc.FewShot(num_pairs=2, sequence=True), "model": small()}, "a flat code"),
         (
             {"support": rc.HeldOutLengths(2), "model": small()},
-            "reads the view 'lengths', but Hyperteacher offers no views",
+            "uses the view 'lengths', but Hyperteacher offers no views",
         ),
     ],
 )

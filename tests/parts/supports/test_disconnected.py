@@ -64,7 +64,7 @@ def test_few_train_tasks_still_connect_each_group_or_at_least_cover_it(seed):
     assert len(train) == 6
     assert compositional(train)
     assert len(test) == 512
-    with pytest.raises(InputError, match="which takes 6"):
+    with pytest.raises(InputError, match="which need 6"):
         split(table, Disconnected(), 1 - 5 / 696, seed)
 
 

@@ -75,7 +75,7 @@ def _paint(background: Array, coverage: Array, color: Array) -> Array:
 
 @dataclass(frozen=True)
 class Things:
-    """One object: its shape, its colour and its size."""
+    """One object: its shape, its color and its size."""
 
     num_shapes: int = 6
     num_colours: int = 6
