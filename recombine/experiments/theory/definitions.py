@@ -213,6 +213,7 @@ def _distinct_tasks(family: str, weights: str) -> claim.DeclaredClaim:
         "Distinct module weights give distinct tasks (distance of the two closest, relative to the "
         f"mean of all pairs); {family}, {weights}",
         published="injective",
+        repeats=_drawn_claim(family) if weights == ONES else "",
         rows=select,
         needs=("relative",),
         statistic=claim.min_of("relative"),
@@ -220,6 +221,11 @@ def _distinct_tasks(family: str, weights: str) -> claim.DeclaredClaim:
         control="a hyperteacher with two equal modules must have two equal tasks",
         control_fails=lambda found: not _equal_modules(found.all_rows)["injective"].any(),
     )
+
+
+def _drawn_claim(family: str) -> str:
+    """The claim with drawn weights, which are the paper's; empty if a family has none."""
+    return f"definitions: injective, {family}, {DRAWN}" if (family, DRAWN) in CASES else ""
 
 
 def _short_description(family: str) -> claim.DeclaredClaim:
