@@ -23,7 +23,7 @@ def curves(law, hots=(3,), modules=(8, 16, 32), seeds=3):
             for seed in range(seeds):
                 n = law(m, k, seed)
                 runs += [[m, k, seed, n / 4, 0.8], [m, k, seed, n * 4, 1.0]]
-    return {"student": "synthetic", "columns": COLUMNS, "runs": runs}
+    return {"student": "synthetic", "num_steps": 5000, "columns": COLUMNS, "runs": runs}
 
 
 def ask(measured, num_modules, num_hot=3, target=0.9):

@@ -115,7 +115,11 @@ def test_ctrl_c_keeps_finished_rows(folders):
 def test_earlier_rows_are_shown_until_all_new_ones_are_there(folders):
     earlier = rc.sweep(listed(folders)[0].runs[0], model__widths=[(12,)], seed=range(2))
     table = committed(folders, "first")
-    about = {"scale": "small", "shown": list(map(identity, earlier)), "command": "recombine run --seeds 9"}
+    about = {
+        "scale": "small",
+        "shown": list(map(identity, earlier)),
+        "command": "recombine run --seeds 9",
+    }
     rc.train(earlier, table.path, about=about, progress=False)
     retrain.train(listed(folders)[:1], NumChunks(2), folders / "one")
     lines = retrain.merge(listed(folders), folders / "one")
