@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -47,7 +48,8 @@ page defines its words. Reasons:
   "never falls" is a paired test with a margin of .005, corrected for the number of curves.
 - **recipe**, **set**, **seeds**: the table was trained again by another recipe, with other runs
   (families, encodings, sizes, supports or held-out fractions), or with another number of seeds.
-- **layer**: another layer or probe is judged. **claim**: its statement or threshold is another.
+- **layer**: another layer or probe is judged.
+- **claim**: its statement is another, or other numbers are judged by another threshold.
 - **rows**: the table has new rows, although none of these changed.
 """
 END = "Written by `python benchmarks/what_changed.py`.\n"
@@ -115,14 +117,19 @@ def _table_reasons(before: Line, after: Line, sets: tuple[str | None, str | None
         why.append(f"seeds: {_count(rejudged['seeds'])} → {_count(after['seeds'])}")
     if _layers(rejudged["columns"]) != _layers(after["columns"]):
         why.append("layer")
-    is_other_claim = before["statement"] != after["statement"]
-    if (
-        is_other_claim
-        or rejudged["threshold"] != after["threshold"]
-        or before["ours"] != after["ours"]
-    ):
+    is_other_claim = before["statement"] != after["statement"] or before["ours"] != after["ours"]
+    has_other_threshold = rejudged["threshold"] != after["threshold"]
+    if has_other_threshold and not why and not is_other_claim and _same_number(before, after):
+        return [f"rule: {after['threshold']}"]
+    if is_other_claim or has_other_threshold:
         why.append("claim")
     return why or ["rows"]
+
+
+def _same_number(before: Line, after: Line) -> bool:
+    """Whether the same value was measured. The values before are rounded."""
+    values = before["measured"], after["measured"]
+    return None not in values and math.isclose(*values, rel_tol=1e-6, abs_tol=1e-9)
 
 
 def _count(seeds: int | None) -> str:

@@ -33,9 +33,8 @@ from recombine.basics.errors import InputError, require
 from recombine.basics.statistics import crossings
 from recombine.parts import khot
 from recombine.parts.families.hyperteacher import Hyperteacher
-from recombine.parts.recipes.fast import EARLIER_FAST
 from recombine.planning.estimate import estimate
-from recombine.sweeps.run import paper, sweep
+from recombine.sweeps.run import paper_fast, sweep
 
 Basis = Literal["measured", "interpolated", "extrapolated"]
 
@@ -50,7 +49,10 @@ UNKNOWN_FACTOR = 2.0  # by which n may change per step of K, if only one K was m
 
 @functools.cache
 def load() -> dict[str, Any]:
-    """The measured scores: `columns` names the values of each entry of `runs`."""
+    """The measured scores: `columns` names the values of each entry of `runs`.
+
+    `student` describes the students, `num_steps` is their number of steps.
+    """
     file = resources.files("recombine.planning").joinpath("plan.json")
     return json.loads(file.read_text(encoding="utf-8"))
 
@@ -91,7 +93,7 @@ def plan(
         "student": measured["student"],
         "device": kind,
         "seeds": num_seeds,
-        "seconds": _training_seconds(family, kind, num_seeds),
+        "seconds": _training_seconds(family, kind, num_seeds, measured["num_steps"]),
     }
 
 
@@ -325,15 +327,10 @@ def _distance_factor(sizes: Sequence[int], num_modules: int) -> float:
     return math.sqrt(1 + 1 / len(sizes) + distance**2 / float(distances @ distances))
 
 
-def _training_seconds(family: Hyperteacher, kind: str, num_seeds: int) -> float:
-    """The seconds of training the measured student; the number of train tasks does not matter."""
-    base = paper(
-        recipe=EARLIER_FAST,
-        num_tasks=512,
-        num_points=4,
-        num_steps=5000,
-        num_evals=1,
-        diagnostics=(),
-        family=family,
-    )
+def _training_seconds(family: Hyperteacher, kind: str, num_seeds: int, num_steps: int) -> float:
+    """The seconds of training the measured student; the number of train tasks does not matter.
+
+    Nor do the rates of its recipe.
+    """
+    base = paper_fast(num_steps=num_steps, diagnostics=(), family=family)
     return estimate(sweep(base, seed=range(num_seeds)), kind)["seconds"]

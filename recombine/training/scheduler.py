@@ -227,7 +227,7 @@ def _plan(runs: list[Run], table: Table | None, keep: Path | None, max_width: in
         # The last digits of rows depend on the width: a sweep is finished with its first width.
         max_width = table.meta().get("max_width")
     if max_width is None:
-        max_width = _default_max_width()
+        max_width = default_max_width()
     rows = pd.DataFrame({"run": []}) if table is None else table.read()
     written = set(rows["run"]) if len(rows) else set()
     finished = written
@@ -242,7 +242,8 @@ def _plan(runs: list[Run], table: Table | None, keep: Path | None, max_width: in
     return Plan(chunks, rows, written, finished_here, max_width)
 
 
-def _default_max_width() -> int:
+def default_max_width() -> int:
+    """The largest number of runs that one program trains side by side on this machine."""
     if device.on_cpu():
         return max(MAX_WIDTH_CPU, device.num_cores())
     return MAX_WIDTH_GPU * device.num_devices()

@@ -28,9 +28,12 @@ OTHER_SETTINGS = {
     "more_modules",
     "preference_scaling",
     "quickstart",
+    "scaling_data",
     "scaling_depth",
+    "scaling_law",
     "six_modules",
     "support_conditions",
+    "transformer_efficiency",
 }
 
 

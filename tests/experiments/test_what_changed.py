@@ -39,7 +39,15 @@ SAME = ("a", "a")
         ({}, {"verdict": "inconclusive", "recipe": "Paper"}, SAME, ["recipe"]),
         ({}, {"verdict": "inconclusive", "seeds": 8}, ("a", "b"), ["set", "seeds: 3 → 8"]),
         ({}, {"verdict": "confounded", "columns": ["P/pre1/test/r2"]}, SAME, ["layer"]),
-        ({}, {"verdict": "confounded", "threshold": "above 1"}, SAME, ["claim"]),
+        ({}, {"verdict": "confounded", "threshold": "above 1"}, SAME, ["rule: above 1"]),
+        ({}, {"verdict": "confounded", "threshold": "above 1", "measured": 2}, SAME, ["claim"]),
+        ({}, {"verdict": "confounded", "statement": "T", "threshold": "x"}, SAME, ["claim"]),
+        (
+            {},
+            {"verdict": "confounded", "threshold": "above 1", "seeds": 8},
+            SAME,
+            ["seeds: 3 → 8", "claim"],
+        ),
         ({}, {"recipe": "Paper"}, ("a", "b"), []),
     ],
 )

@@ -6,9 +6,12 @@ import math
 import pandas as pd
 import pytest
 
+import recombine as rc
 from benchmarks import plan as plan_script
 from recombine.basics.errors import InputError
 from recombine.planning import planner
+from recombine.storage.table import Table
+from recombine.sweeps.run import describe, identity
 
 COLUMNS = ["modules", "hot", "seed", "support/num_train", "r2"]
 H200 = "NVIDIA H200"
@@ -23,7 +26,7 @@ def curves(law, hots=(3,), modules=(8, 16, 32), seeds=3):
             for seed in range(seeds):
                 n = law(m, k, seed)
                 runs += [[m, k, seed, n / 4, 0.8], [m, k, seed, n * 4, 1.0]]
-    return {"student": "synthetic", "columns": COLUMNS, "runs": runs}
+    return {"student": "synthetic", "num_steps": 5000, "columns": COLUMNS, "runs": runs}
 
 
 def ask(measured, num_modules, num_hot=3, target=0.9):
@@ -222,6 +225,40 @@ def test_a_cell_whose_scores_stay_below_the_target_is_not_answered_by_the_law_al
 
 def test_the_committed_scores_are_those_of_the_tables():
     assert planner.load() == plan_script.measured(), "run python benchmarks/plan.py"
+
+
+def rows_of_a_sweep(base, r2):
+    runs = rc.sweep(base, frac_test=[0.5, 0.75], seed=range(2))
+    return pd.DataFrame(
+        {
+            "run": identity(run),
+            "step": run.num_steps,
+            **describe(run),
+            "support/num_train": round(100 * (1 - run.frac_test)),
+            "test/r2": r2,
+        }
+        for run in runs
+    )
+
+
+def test_scores_of_two_recipes_are_not_mixed(tmp_path):
+    earlier, faithful = plan_script.EARLIER_BASE, plan_script.BASES["full"]
+    rows = [rows_of_a_sweep(base, r2) for base, r2 in ((earlier, 0.5), (faithful, 0.25))]
+    tables = [Table(tmp_path / name) for name in plan_script.TABLES]
+    for table in tables:
+        table.append(rows[0])
+        table.append(rows[1])
+        table.note(shown=list(rows[0]["run"]))
+
+    def measured():
+        document = plan_script.measured(tmp_path)
+        return document["num_steps"], {run[-1] for run in document["runs"]}
+
+    assert measured() == (5000, {0.5})
+    tables[0].note(shown=list(rows[1]["run"]))
+    assert measured() == (5000, {0.5}), "one of the tables still shows the earlier recipe"
+    tables[1].note(shown=list(rows[1]["run"]))
+    assert measured() == (8000, {0.25})
 
 
 def test_the_command_uses_the_committed_scores(call):

@@ -6,11 +6,11 @@ three seeds. Here the family with M = 16 and K = 3 has eight seeds, the faithful
 probe of the public code; its students are those of experiment `decodability`.
 
 Two comparisons of our own ask whether the recipe matters. The same held-out fractions are trained
-with the earlier fast recipe, which the tables of `scaling_data` and `scaling_law` still have, and
+with the earlier fast recipe, which the first tables of `scaling_data` and `scaling_law` have, and
 with the paper's recipe in bfloat16 for 100,000 of its 300,000 steps. Two recipes agree if no mean
 R2 differs by more than `MAX_DIFFERENCE` at any held-out fraction, over the seeds that both have.
 The threshold was fixed before the rows of the faithful recipe were seen. If the earlier recipe does
-not agree, its tables have to be trained again.
+not agree, its tables have to be trained again, by the faithful recipe.
 
 Command:  recombine run data_slice --scale small
 Runtime:  2 minutes on 2 free cores; full: 8 minutes on an H200, none beside the tables of
@@ -67,11 +67,11 @@ def faithful_run(scale: str) -> Run:
 
 
 def earlier_runs() -> list[Run]:
-    """The runs of `scaling_data` with the same family and held-out fractions."""
+    """The runs of the first table of `scaling_data` with the same family and held-out fractions."""
     family = faithful_run("full").family
     return [
         run
-        for run in scaling_data.runs("full")
+        for run in scaling_data.earlier_runs()
         if run.family == family and run.frac_test in FRACTIONS["full"]
     ]
 

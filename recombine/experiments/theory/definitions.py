@@ -27,7 +27,7 @@ import jax.numpy as jnp
 
 from recombine.experiments import claim
 from recombine.experiments.claim import Frame, Measurement, Select, where
-from recombine.experiments.ledger import RESULTS
+from recombine.experiments.ledger import RESULTS, recipes_of, shown
 from recombine.experiments.paper import scaling_law
 from recombine.experiments.plots import bars, curve, log_ticks
 from recombine.experiments.theory import _definitions
@@ -48,6 +48,8 @@ DESCRIBED_MODULES = (4, 6, 8, 10, 12, 14, 16)  # at most half of them active
 DESCRIBED_GOALS = (2, 3, 4, 5)  # GoalGrid has no names for more
 MIN_SIZES = 4  # sizes of a family that a law of growth is judged by
 SEEDS = 3
+# Of the MLPs in the first table of `scaling_law`, whose cells do not name it.
+FIRST_RECIPE = "Fast(learning_rate=0.05, weight_decay=0.02, vector_rate=1), 5,000 steps"
 NUM_WEIGHTS = 3  # draws of the weights of each task
 # Relative to the mean distance: far above rounding (1e-7), below one action in 1920 points.
 TOLERANCE = 1e-4
@@ -80,11 +82,22 @@ def cells(scale: str) -> list[dict[str, Any]]:
     # Except in tests, tasks needed have the scale of the committed table of `scaling_law`.
     table = Table(RESULTS / "scaling_law.parquet")
     law_scale = scale if scale == "tiny" else table.meta().get("scale", scale)
+    recipe = {} if scale == "tiny" else _law_recipe(table)
     for num_hot in scaling_law.NUM_HOT[law_scale]:
         for size in scaling_law.NUM_MODULES[law_scale]:
-            curve_of = {"what": "needed", "size": size, "num_hot": num_hot}
+            curve_of = {"what": "needed", "size": size, "num_hot": num_hot} | recipe
             listed += [curve_of | {"seed": seed} for seed in range(SEEDS)]
     return listed
+
+
+def _law_recipe(table: Table) -> dict[str, str]:
+    """What the cells of tasks needed name beside the curve: the recipe, unless it is the first one.
+
+    So a table that was trained again by another recipe gives other cells, which are computed anew.
+    """
+    rows = shown(table)
+    recipe = recipes_of(rows[rows["model"] == "MLP"]) if len(rows) else ""
+    return {} if recipe in ("", FIRST_RECIPE) else {"recipe_of_law": recipe}
 
 
 def measure(what: str, **cell: Any) -> dict[str, Any]:
@@ -137,10 +150,13 @@ def _description(family: str, size: int) -> dict[str, Any]:
     }
 
 
-def _needed(size: int, num_hot: int, seed: int) -> dict[str, Any]:
-    """The tasks needed by one curve of the committed `scaling_law` table, if it has this curve."""
+def _needed(size: int, num_hot: int, seed: int, recipe_of_law: str = "") -> dict[str, Any]:
+    """The tasks needed by one curve that the committed `scaling_law` table shows, if it has it.
+
+    `recipe_of_law` is that of the table (`_law_recipe`); it only distinguishes cells.
+    """
     table = Table(RESULTS / "scaling_law.parquet")
-    rows = table.read()
+    rows = shown(table)
     if rows.empty:
         return {"state": "missing"}
     curve_of = {"model": "MLP", "K": num_hot, "M": size, "seed": seed}
@@ -215,6 +231,7 @@ def _distinct_tasks(family: str, weights: str) -> claim.DeclaredClaim:
         "Distinct module weights give distinct tasks (distance of the two closest, relative to the "
         f"mean of all pairs); {family}, {weights}",
         published="injective",
+        repeats=_drawn_claim(family) if weights == ONES else "",
         rows=select,
         needs=("relative",),
         statistic=claim.min_of("relative"),
@@ -224,6 +241,11 @@ def _distinct_tasks(family: str, weights: str) -> claim.DeclaredClaim:
             not _equal_modules(measurement.all_rows)["injective"].any()
         ),
     )
+
+
+def _drawn_claim(family: str) -> str:
+    """The claim with drawn weights, which are the paper's; empty if a family has none."""
+    return f"definitions: injective, {family}, {DRAWN}" if (family, DRAWN) in CASES else ""
 
 
 def _short_description(family: str) -> claim.DeclaredClaim:

@@ -46,7 +46,7 @@ def test_the_runs_are_those_of_other_experiments():
     runs = data_slice.runs("full")
     assert len(set(runs)) == len(runs) == 7 * (8 + 3 + 3)
     assert set(runs[:56]) <= set(decodability.runs("full"))
-    assert set(runs[56:77]) <= set(scaling_data.runs("full"))
+    assert set(runs[56:77]) <= set(scaling_data.earlier_runs())
     assert set(runs[77:]) <= set(decodability.runs("full"))
 
 

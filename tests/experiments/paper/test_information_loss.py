@@ -92,7 +92,10 @@ def test_failing_at_one_fraction_is_not_enough():
     rows = rows_of(KEPT, LOST)
     one_fraction = rows[(rows["frac_test"] <= 0.5) | (rows["frac_test"] == 0.98)]
     two = rows[(rows["frac_test"] <= 0.5) | (rows["frac_test"] >= 0.987)]
-    assert claims_by_name(one_fraction)[LOST_CLAIM].verdict == "not reproduced"
+    at_one = claims_by_name(one_fraction)[LOST_CLAIM]
+    assert at_one.measured > information_loss.MIN_GAP
+    assert at_one.verdict == "not reproduced"
+    assert "students fail at two or more held-out fractions" in at_one.threshold
     claim = claims_by_name(two)[LOST_CLAIM]
     assert claim.verdict == "reproduced"
     assert claim.note == "students fail at held-out fractions 0.987, 0.9885"
@@ -184,3 +187,9 @@ def test_a_layer_without_a_probe_is_left_out():
     rows["test/r2"] = 0.7
     between = information_loss.layer_means(information_loss.prepare(rows), "train tasks")
     assert between.isna().all(axis=None)
+
+
+def test_the_headline_counts_each_claim_once():
+    groups = {claim.name: claim.group for claim in claims_of(information_loss, None)}
+    counted = [name for name, group in groups.items() if group == "claim of the paper"]
+    assert counted == ["lost by those that fail, decoder of train tasks", KEPT_CLAIM]

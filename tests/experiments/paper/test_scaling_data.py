@@ -1,3 +1,4 @@
+from dataclasses import replace
 from math import comb
 from pathlib import Path
 
@@ -56,6 +57,16 @@ def test_54_of_the_576_published_runs_are_impossible():
     # 14 pairs, 10% of 136 tasks, connect at most 15 of 16 modules; 34 can connect all.
     assert (2, 16, 0.9) in cells
     assert (2, 16, 0.75) not in cells
+
+
+def test_the_students_have_the_faithful_recipe():
+    runs = scaling_data.runs("full")
+    bases = {replace(run, family=rc.Hyperteacher(), frac_test=0.25, seed=0) for run in runs}
+    assert bases == {rc.paper_fast(diagnostics=())}
+    earlier = scaling_data.earlier_runs()
+    assert {run.recipe for run in earlier} == {rc.Fast(0.05, 0.02, vector_rate=1.0)}
+    as_today = [replace(run, recipe=runs[0].recipe, num_steps=8000) for run in earlier]
+    assert as_today == runs, "the grid is the same"
 
 
 def test_scores_that_depend_on_the_number_of_tasks_reproduce_all_claims():
@@ -126,7 +137,8 @@ def test_tiny_runs_end_to_end():
 def test_conclusions_from_the_committed_rows():
     table = rc.Table(RESULTS)
     rows = table.read()
-    assert set(rows["run"]) == set(map(identity, scaling_data.runs(table.meta()["scale"])))
+    assert table.meta()["scale"] == "full"
+    assert set(rows["run"]) == set(map(identity, scaling_data.earlier_runs()))
     assert not rows["diverged"].any()
     assert rows["support/connected"].all()
     claims = claims_by_name(rows)

@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 from math import comb
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pandas as pd
 import pytest
 
 import recombine as rc
-from recombine.experiments.paper import scaling_law
+from recombine.experiments.paper import faithful_recipe, scaling_law
 from recombine.experiments.plots import figures_of
 from recombine.sweeps.run import identity, structure
 from tests.experiments.neutral import claims_of
@@ -304,11 +305,33 @@ def test_tiny_runs_end_to_end():
     assert scaling_law.summary(rows)["Transformer: curves that reach the target never"] == 1
 
 
+def earlier(run):
+    """The run of the first table with the same student and tasks."""
+    is_mlp = isinstance(run.model, rc.MLP)
+    recipe = rc.Fast(0.05 if is_mlp else 0.02, 0.02, vector_rate=1.0)
+    return replace(run, recipe=recipe, num_steps=5000)
+
+
+def test_the_students_have_the_faithful_recipes():
+    runs = scaling_law.runs("full")
+    trained_by = {(type(run.model).__name__, run.recipe, run.num_steps) for run in runs}
+    faithful = {
+        (type(run.model).__name__, run.recipe, run.num_steps)
+        for run in faithful_recipe.fast()
+        if run.model in (rc.MLP(), rc.Transformer()) and isinstance(run.family, rc.Hyperteacher)
+        if isinstance(run.encoding, rc.Identity)
+    }
+    assert trained_by == faithful
+    final = pd.DataFrame({"num_steps": [run.num_steps for run in runs]})
+    assert scaling_law.scale_of(final) == "full"
+
+
 def test_conclusions_from_the_committed_rows():
     table = rc.Table(RESULTS)
     rows = table.read()
     scale = table.meta()["scale"]
-    wanted, spared = scaling_law.runs(scale), scaling_law.spared(scale)
+    wanted = list(map(earlier, scaling_law.runs(scale)))
+    spared = list(map(earlier, scaling_law.spared(scale)))
     assert set(rows["run"]) <= set(map(identity, [*wanted, *spared]))
     assert set(map(identity, wanted)) <= set(rows["run"]), "the whole sweep"
     assert not rows["diverged"].any()

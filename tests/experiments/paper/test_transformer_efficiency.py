@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 
 import recombine as rc
-from recombine.experiments.paper import transformer_efficiency
+from recombine.experiments.paper import faithful_recipe, transformer_efficiency
 from recombine.experiments.plots import figures_of
 from recombine.sweeps.run import describe, identity, structure
 from tests.experiments.neutral import claims_of
@@ -56,6 +56,28 @@ def test_both_students_get_the_same_tasks_and_data():
         for cells in cells_of_students.values():
             assert cells == cells_of_students["MLP", False]
             assert len(cells) == num_cells
+
+
+def test_students_of_full_scale_have_the_faithful_rates():
+    def rates(runs):
+        return {
+            (
+                type(run.family).__name__,
+                type(run.model).__name__,
+                run.recipe.learning_rate,
+                run.recipe.vector_rate,
+            )
+            for run in runs
+        }
+
+    faithful = [
+        run
+        for run in faithful_recipe.fast()
+        if run.model in (rc.MLP(), rc.MLP((1024, 1024)), rc.Transformer())
+        if isinstance(run.encoding, rc.Identity)
+    ]
+    own = rates(transformer_efficiency.runs("full"))
+    assert own == rates(faithful) | {("PreferenceGrid", "Transformer", 0.006, 0.2)}
 
 
 def test_tasks_needed_are_where_the_curves_cross():
@@ -136,8 +158,7 @@ def test_tiny_runs_end_to_end():
 
 def test_conclusions_from_the_committed_rows():
     rows = rc.Table(RESULTS).read()
-    finished = set(rows["run"]) & set(map(identity, transformer_efficiency.runs("full")))
-    assert len(finished) == rows["run"].nunique() == 105
+    assert rows["run"].nunique() == 105
     assert not rows["diverged"].any()
     verdicts = {name: claim.verdict for name, claim in claims_by_name(rows).items()}
     assert verdicts == {

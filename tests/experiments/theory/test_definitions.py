@@ -5,6 +5,7 @@ import pytest
 
 import recombine as rc
 from recombine.basics import statistics
+from recombine.experiments.ledger import shown
 from recombine.experiments.paper import scaling_law
 from recombine.experiments.plots import figures_of
 from recombine.experiments.theory import definitions
@@ -120,7 +121,7 @@ def test_tasks_needed_are_those_of_the_scaling_law():
     scale = table.meta()["scale"]
     cells = [cell for cell in definitions.cells(scale) if cell["what"] == "needed"]
     rows = pd.DataFrame([cell | definitions.measure(**cell) for cell in cells])
-    final = scaling_law.prepare(table.read())
+    final = scaling_law.prepare(shown(table))
     theirs = scaling_law.usable_crossings(final, "MLP", scaling_law.TARGETS[scale][0])
     ours = needed_claim(rows)
     assert len(definitions.usable_numbers(definitions.prepare(rows))) > 0
