@@ -174,8 +174,7 @@ def test_the_line_of_a_figure_has_the_r2_that_is_judged():
     assert fit.name == f"least squares, R² = {judged:.2f}"
 
 
-def test_tiny_runs_end_to_end():
-    rows = rc.train(decodability.runs("tiny"))
+def check_tiny(rows):
     assert set(figures_of(decodability, rows)) == {
         "data",
         "data_untrained",
