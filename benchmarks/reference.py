@@ -28,6 +28,8 @@ def measured() -> dict:
         means[student] = {
             "recipe": recipes_of(runs),
             "runs": len(runs),
+            "device": ", ".join(sorted(runs["meta/device"].unique())),
+            "seconds": round(float(runs["meta/seconds"].mean()), 5),
             "seen": round(float(runs["seen"].mean()), 5),
             "test": round(float(runs["test"].mean()), 5),
         }

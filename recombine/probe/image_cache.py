@@ -19,6 +19,7 @@ import numpy as np
 from recombine.basics.atomic_io import write_atomically
 from recombine.basics.console import Meter, say
 from recombine.basics.errors import InputError
+from recombine.basics.version import PACKAGE
 from recombine.sweeps.syntax import parse_file, tree_text
 
 JPEG_QUALITY = 95  # judges see the images as they are saved
@@ -99,7 +100,7 @@ class ImageCache:
 @functools.cache
 def _recording_hash() -> str:
     """A hash of the code that records, so that images of other code are not reused."""
-    folder = Path(__file__).parent
+    folder = PACKAGE / "probe"
     trees = [tree_text(parse_file(folder / f"{name}.py")) for name in RECORDING_MODULES]
     return hashlib.sha256("".join(trees).encode()).hexdigest()[:16]
 

@@ -13,15 +13,17 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from recombine.basics.errors import InputError, require
 from recombine.basics.random_streams import generator
-from recombine.parts.protocols import Support
 from recombine.parts.supports.random import Random
+
+if TYPE_CHECKING:
+    from recombine.parts.protocols import Support
 
 MAX_COMBINATIONS = 20_000  # unless the user sets max_combinations
 VOWELS = "aeiou"

@@ -259,6 +259,14 @@ def committed(name: str) -> pd.DataFrame:
     return pd.read_parquet(RESULTS / f"bench-{name}.parquet")
 
 
+def only_value(table: pd.DataFrame, section: str, name: str) -> float:
+    """The value of the only row of a section whose name contains a text."""
+    in_section = table["section"] == section
+    rows = table[in_section & table["name"].str.contains(name, regex=False)]
+    assert len(rows) == 1, name
+    return rows["value"].iloc[0]
+
+
 @pytest.mark.skipif(
     not (RESULTS / "bench.md").exists(), reason="docs/results/bench.md is not written yet"
 )
@@ -271,10 +279,7 @@ def test_the_committed_table_reaches_the_targets():
     assert table["device"].unique().tolist() == ["NVIDIA H200"]
 
     def value(section: str, name: str) -> float:
-        in_section = table["section"] == section
-        rows = table[in_section & table["name"].str.contains(name, regex=False)]
-        assert len(rows) == 1, name
-        return rows["value"].iloc[0]
+        return only_value(table, section, name)
 
     recipe = "The paper's recipe"
     assert value(recipe, "best of these") >= 9300
@@ -294,6 +299,28 @@ def test_the_committed_table_reaches_the_targets():
     assert value("Few-shot encoding", "mean test R2") >= 0.965
     assert value("Few-shot encoding", "seconds per run") <= 30
     assert value("Cost of the probe", "probe of all layers") < 2
+    assert not table["reached"].eq(False).any(), "and no other target is missed"
+    assert table[table["target"] != ""]["reached"].notna().all()
+
+
+def test_the_committed_table_of_a_cpu_reaches_the_targets(monkeypatch):
+    table = committed("cpu")
+    assert table["device"].unique().tolist() == ["cpu"]
+    monkeypatch.setattr(device, "on_cpu", lambda: True)
+    missing = set(Suite().sections()) - set(table["section"])
+    assert missing <= {"Preference grid"}, "its rates need a machine without other programs"
+    student = "Quickstart student compared with the paper's recipe"
+    known = fidelity.reference()[fidelity.QUICKSTART]
+    assert only_value(table, student, "mean seen R2") >= known["seen"]
+    assert only_value(table, student, "seconds per run") < known["seconds"]
+    for layer in ("hidden0", "hidden1", "hidden2"):
+        dead = only_value(table, student, f"dead units, {layer}")
+        assert dead <= 100 * (known["dead"][layer] + 0.04)
+        rank = only_value(table, student, f"effective rank, {layer}")
+        assert rank >= 0.75 * known["rank"][layer]
+    for layer in ("hidden1", "hidden2"):
+        decodability = only_value(table, student, f"decodability, {layer}")
+        assert abs(decodability - known["decodability"][layer]) <= 0.05
     assert not table["reached"].eq(False).any(), "and no other target is missed"
     assert table[table["target"] != ""]["reached"].notna().all()
 
@@ -363,6 +390,20 @@ def test_a_fast_recipe_with_dead_units_misses_targets():
     assert slow == {"… seconds per run", "… compared with the public code"}
     poor = missed(fidelity.quality_rows(last_rows(test=0.99), 2.0))
     assert {"Fast, 8,000 steps, 12 runs: mean test R2", "… seconds per run"} <= poor
+
+
+def test_every_student_is_shown_with_the_scores_and_seconds_of_its_reference():
+    for rows_of, student in (
+        (fidelity.quality_rows, fidelity.LARGE),
+        (fidelity.few_shot_rows, fidelity.FEW_SHOT),
+        (fidelity.quickstart_rows, fidelity.QUICKSTART),
+    ):
+        known = fidelity.reference()[student]
+        score, seconds = rows_of(last_rows(), 2.0)[:2]
+        assert f"paper's recipe: test {known['test']:.4f}" in score["note"]
+        assert seconds["name"] == "… seconds per run"
+        assert seconds["note"] == f"paper's recipe: {known['seconds']:.1f} s on {known['device']}"
+    assert fidelity.reference()[fidelity.LARGE]["seconds"] == pytest.approx(96.4, abs=0.1)
 
 
 def test_unmeasured_layers_miss_their_targets():

@@ -146,7 +146,34 @@ def test_hidden_layers_without_a_named_nonlinearity_are_used_as_they_are():
     measured = activity.measure(object(), activations)
     assert {name.split("/")[0] for name in measured} == {"hidden0"}
     assert float(measured["hidden0/dead"]) == pytest.approx(1 / 5)
-    assert activity.measure(object(), {"output": hidden}) == {}, "no hidden layer, no numbers"
+
+
+@dataclasses.dataclass(frozen=True)
+class Affine:
+    """A model without hidden layers: an affine map of the code."""
+
+    def init(self, key, example, num_outputs, num_tokens=0, world=None):
+        return AffineNet(eqx.nn.Linear(example.code.shape[-1], num_outputs, key=jax.random.key(0)))
+
+
+class AffineNet(eqx.Module):
+    linear: eqx.nn.Linear
+    activation: str = eqx.field(default="relu", static=True)
+
+    def __call__(self, x, code):
+        output = jnp.repeat(self.linear(code)[None], len(x), axis=0)
+        return output, {"output": output}
+
+
+def test_a_network_without_hidden_layers_has_no_activity():
+    net, activations = network_and_activations(Affine())
+    assert set(activations) == {"output"}
+    assert activity.hidden_units(net, activations) == {}
+    assert activity.measure(net, activations) == {}
+    run = dataclasses.replace(TINY, model=Affine(), recipe=rc.Paper(), num_steps=2, num_evals=1)
+    rows = rc.train(run)
+    assert np.isfinite(rows["test/r2"]).all()
+    assert rows.filter(like="activity/").empty
 
 
 def test_at_most_4096_samples_are_used():

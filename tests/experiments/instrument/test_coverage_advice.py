@@ -120,8 +120,7 @@ def test_a_half_done_sweep_is_not_judged():
     assert {claim.verdict for claim in claims_of(coverage_advice, None)} == {"not yet run"}
 
 
-def test_tiny_runs_end_to_end():
-    rows = rc.train(coverage_advice.runs("tiny"))
+def check_tiny(rows):
     assert len(coverage_advice.summary(rows)) == 18
     (figure,) = figures_of(coverage_advice, rows).values()
     assert {trace.name for trace in figure.data} == {"nothing", "random", "suggested"}

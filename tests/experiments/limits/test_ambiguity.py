@@ -93,8 +93,7 @@ def test_missing_cells_are_not_yet_run():
     assert verdicts(one_seed)["pairs"] == "not yet run", "two of three seeds have no pairs yet"
 
 
-def test_tiny_runs_end_to_end():
-    rows = rc.train(ambiguity.runs("tiny"))
+def check_tiny(rows):
     summary = ambiguity.summary(rows)
     assert summary["0% hidden: best"] == summary["pairs = 1: best"] == pytest.approx(1, abs=1e-4)
     assert summary["pairs = 0: student"] == summary["100% hidden: student"]

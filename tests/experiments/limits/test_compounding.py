@@ -1,7 +1,6 @@
 import pandas as pd
 import pytest
 
-import recombine as rc
 from recombine.experiments.limits import compounding
 from recombine.experiments.plots import figures_of
 from recombine.sweeps.run import describe, identity
@@ -53,8 +52,7 @@ def test_each_claim_can_fail(changes, failing):
     assert {name for name, verdict in by_claim.items() if verdict == "not reproduced"} == failing
 
 
-def test_tiny_runs_end_to_end():
-    rows = rc.train(compounding.runs("tiny"), progress=False)
+def check_tiny(rows):
     figures = figures_of(compounding, rows)
     assert {trace.name for trace in figures["length"].data} == {
         "scratchpad",

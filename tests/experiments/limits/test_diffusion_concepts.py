@@ -11,10 +11,25 @@ import recombine as rc
 from recombine.experiments.limits import diffusion_concepts as experiment
 from recombine.experiments.plots import figures_of
 from recombine.reporting import gallery
+from tests.experiments.limits.images.small import use_small
 from tests.experiments.neutral import claims_of
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results" / "diffusion_concepts.parquet"
 IMAGE = gallery.png(np.zeros((2, 4, 4, 3)))
+
+prepare_tiny = use_small  # the U-Net takes half a minute to compile
+
+
+def check_tiny(rows):
+    assert len(rows) == 108, "a row for each combination"
+    is_unseen = rows["made/unseen"].astype(bool)
+    assert is_unseen.sum() == 8
+    assert (rows.loc[~is_unseen, "made/distance"] == 0).all()
+    assert rows[["made/right", "made/judge"]].stack().between(0, 1).all()
+    unseen = rows[is_unseen]
+    assert np.isfinite(unseen[["made/expected", "made/control", "made/rare"]]).all(axis=None)
+    assert unseen["made/images"].str.startswith("iVBOR").all()
+    assert rows["made/combination"].iloc[0] == "small red disc"
 
 
 def cube(split, near, far, product_error=0.0):

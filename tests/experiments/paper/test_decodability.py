@@ -108,8 +108,14 @@ def test_noise_is_not_reproduced_and_not_called_confounded():
     assert decodability.explained(decodability.prepare(rounded), HEADLINE) == 0, "only rounding"
     negative = rows_of(lambda score, rng: 1 - score)
     assert decodability.explained(decodability.prepare(negative), HEADLINE) == 0, "negative"
-    # Without students that fail, a correlation means nothing.
-    assert verdicts(rows_of(lambda score, rng: score, low=0.8))["data: pre2"] == "not reproduced"
+    # Without students that fail, a correlation means nothing. The note names what is missing.
+    rows = rows_of(lambda score, rng: score, low=0.8)
+    assert verdicts(rows)["data: pre2"] == "not reproduced"
+    notes = {claim.name: claim.note for claim in claims_of(decodability, rows)}
+    assert notes["data: pre2"].endswith("; the set lacks students with test R2 below 0.5")
+    students = DATA.select(decodability.prepare(rows))
+    assert DATA.missing_range(students) == ["below 0.5"]
+    assert DATA.missing_range(students[:0]) == ["above 0.9", "below 0.5"]
 
 
 def test_comparison_at_equal_numbers_of_train_tasks_removes_the_confound():
@@ -168,8 +174,7 @@ def test_the_line_of_a_figure_has_the_r2_that_is_judged():
     assert fit.name == f"least squares, R² = {judged:.2f}"
 
 
-def test_tiny_runs_end_to_end():
-    rows = rc.train(decodability.runs("tiny"))
+def check_tiny(rows):
     assert set(figures_of(decodability, rows)) == {
         "data",
         "data_untrained",

@@ -137,8 +137,7 @@ def test_seconds_count_on_an_h200_only():
     assert verdicts(rows)["seconds"] == "not reproduced"
 
 
-def test_tiny_runs_end_to_end():
-    rows = rc.train(faithful_recipe.runs("tiny"))
+def check_tiny(rows):
     figures = figures_of(faithful_recipe, rows)
     assert set(figures) == {"dead", "rank", "decodability"}
     in_legend = {trace.name for trace in figures["dead"].data if trace.showlegend is not False}

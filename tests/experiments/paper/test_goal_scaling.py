@@ -84,8 +84,7 @@ def test_one_code_alone_is_judged_without_the_comparison():
     assert set(verdicts(None).values()) == {"not yet run"}
 
 
-def test_tiny_runs_end_to_end():
-    rows = rc.train(goal_scaling.runs("tiny"))
+def check_tiny(rows):
     summary = goal_scaling.summary(rows)
     assert {"sentence, width 4", "factored code, 50.0% held out", "sentence, seen"} < set(summary)
     assert set(figures_of(goal_scaling, rows)) == {"width", "data"}

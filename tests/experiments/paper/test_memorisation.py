@@ -169,8 +169,7 @@ def test_missing_cells_are_not_yet_run():
     assert measured(rows[(rows["seed"] < 2) | is_begun]) == set()
 
 
-def test_tiny_runs_end_to_end():
-    rows = rc.train(memorisation.runs("tiny"))
+def check_tiny(rows):
     widths = [width for name, width in memorisation.summary(rows).items() if "width" in name]
     assert widths == [math.inf] * 6, "20 steps are not enough"
     growth, scores, gap = figures_of(memorisation, rows).values()

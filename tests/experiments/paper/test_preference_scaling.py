@@ -36,24 +36,19 @@ def test_the_sweep_is_the_one_of_the_docstring():
     assert {type(run.support).__name__ for run in runs} >= {"Random", *preference_scaling.VIOLATING}
 
 
-@pytest.fixture(scope="module")
-def tiny():
-    return rc.train(preference_scaling.runs("tiny"))
-
-
-def test_tiny_runs_end_to_end(tiny):
-    summary = preference_scaling.summary(tiny)
+def check_tiny(rows):
+    summary = preference_scaling.summary(rows)
     assert {"width 4", "width 16", "25% held out", "50% held out", "Random"} < set(summary)
     assert "FewShot, width 16" in summary
-    figures = figures_of(preference_scaling, tiny)
+    figures = figures_of(preference_scaling, rows)
     assert list(figures) == ["episode", "width", "data", "supports", "encodings", "law"]
-    final = preference_scaling.prepare(tiny)
+    final = preference_scaling.prepare(rows)
     widest = final[final["is_widest"] & ~final["is_law"]]
     column = "LinearDecodability-paper/pre1/test/r2"
     assert widest[column].notna().all()
     is_identity = widest["encoding"] == "Identity"
     assert widest.loc[is_identity, f"untrained/{column}"].notna().all()
-    claims = {claim.name: claim for claim in claims_of(preference_scaling, tiny)}
+    claims = {claim.name: claim for claim in claims_of(preference_scaling, rows)}
     assert claims["law"].verdict == "not yet run", "one number of modules cannot judge a law"
     assert not claims["width"].holds, "40 steps are not enough"
     # Only one support was trained.

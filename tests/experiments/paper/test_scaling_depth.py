@@ -70,10 +70,7 @@ def test_half_a_sweep_is_not_yet_run():
     assert set(verdicts(None).values()) == {"not yet run"}
 
 
-def test_tiny_runs_end_to_end():
-    rows = rc.train(
-        [run for run in scaling_depth.runs("tiny") if isinstance(run.encoding, rc.Orthogonal)]
-    )
+def check_tiny(rows):
     assert len(scaling_depth.summary(rows)) == 3
     for figure in figures_of(scaling_depth, rows).values():
         assert {trace.name for trace in figure.data} == {"Orthogonal"}

@@ -147,8 +147,7 @@ def test_without_one_of_the_students_nothing_is_judged():
     assert {claim.verdict for claim in claims_of(transformer_efficiency, None)} == {"not yet run"}
 
 
-def test_tiny_runs_end_to_end():
-    rows = rc.train(transformer_efficiency.runs("tiny"))
+def check_tiny(rows):
     assert len(transformer_efficiency.summary(rows)) == 7
     figures = figures_of(transformer_efficiency, rows)
     assert [len({trace.name for trace in figure.data}) for figure in figures.values()] == [4, 3]

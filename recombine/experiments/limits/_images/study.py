@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from recombine.basics.errors import require
+from recombine.basics.version import PACKAGE
 from recombine.experiments.limits._images import compilation, denoise, judge, network_io
 from recombine.experiments.limits._images.scenes import Crowd, Cube, Scenes, Things
 from recombine.experiments.limits._images.scores import rank_and_auroc
@@ -122,7 +123,7 @@ def _file(folder: Path, cell: Cell, step: int) -> Path:
 
 @functools.cache
 def _code_hash() -> str:
-    return hash_of_files(Path(__file__).parent.glob("*.py"))
+    return hash_of_files((PACKAGE / "experiments" / "limits" / "_images").glob("*.py"))
 
 
 def compile_ahead(cells: Sequence[Cell]) -> None:

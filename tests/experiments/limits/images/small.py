@@ -1,8 +1,20 @@
 """A network with the interface of the U-Net that compiles fast."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+
+from recombine.experiments.limits._images import compilation, denoise, study
+
+
+def use_small(monkeypatch):
+    """Studies train this network in place of the U-Net, without programs of other tests."""
+    monkeypatch.setattr(denoise, "UNet", Small)
+    monkeypatch.setattr(study, "UNet", Small)
+    monkeypatch.setattr(compilation, "_compiled", {})
+    monkeypatch.setattr(study, "_layout", functools.cache(study._layout.__wrapped__))
 
 
 class Small(eqx.Module):
