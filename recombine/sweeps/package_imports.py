@@ -24,7 +24,7 @@ def needed_files(paths: Iterable[Path], package: Path = PACKAGE) -> set[Path]:
     queue = list(paths)
     needed = set(queue)
     while queue:
-        new = imported_files(queue.pop().read_text(), package) - needed
+        new = imported_files(queue.pop().read_text("utf-8"), package) - needed
         needed |= new
         queue += new
     return needed
@@ -32,7 +32,7 @@ def needed_files(paths: Iterable[Path], package: Path = PACKAGE) -> set[Path]:
 
 def named_data_files(path: Path, folders: Iterable[Path]) -> list[Path]:
     """The data files in these folders whose names occur as constants in a Python file."""
-    names = sorted(set(DATA_FILE.findall(path.read_text())))
+    names = sorted(set(DATA_FILE.findall(path.read_text("utf-8"))))
     files = [folder / name for folder in folders for name in names]
     return [file for file in files if file.is_file()]
 

@@ -294,7 +294,7 @@ def test_costs_choose_cheap_combinations_and_keep_to_the_budget(tmp_path):
     assert coverage.result(5, budget=2.5)["cost"] == 2.0
     whole = pd.DataFrame({"p": ["b", ""], "q": ["x", "y"], "cost": [7.0, 1.0]})
     cheapest = Coverage(table, ["p", "q"], costs=whole).result(1)["suggestions"][0]
-    assert cheapest["combination"] == {"p": "a", "q": "y"}, "an empty cell stands for any value"
+    assert cheapest["combination"] == {"p": "a", "q": "y"}, "an empty cell means any value"
 
 
 def test_a_cost_column_of_the_table_estimates_the_missing_combinations():

@@ -346,6 +346,7 @@ def test_a_loss_beyond_the_margin_that_is_not_significant_is_inconclusive():
     claim = never_falls([noisy(fall=0.02, noise=0.05, seed=3)], "No fall", "us")
     assert claim.measured > MARGIN
     assert claim.verdict == "inconclusive"
+    assert claim.note.startswith("1 curve; ")
     margin = noisy(fall=0.004, noise=1e-6)
     assert never_falls([margin], "No fall", "us").verdict == "reproduced", "a fall below the margin"
 

@@ -65,7 +65,7 @@ def test_reasons(before, after, sets, expected):
         ({"verdict": "not judged", "seeds": 2}, "rule: 2 seeds"),
     ],
 )
-def test_the_rule_and_the_table_are_told_apart(rejudged, expected):
+def test_a_changed_rule_and_a_changed_table_have_different_reasons(rejudged, expected):
     before = BEFORE | {"rejudged": REJUDGED | rejudged}
     after = AFTER | rejudged
     assert reasons(before, after, SAME) == [expected]

@@ -40,7 +40,7 @@ from recombine.sweeps.run import Run, sweep
 TITLE = "Two hops: how the data needed grows with the number of modules"
 SOURCE = "Chang et al. 2025 (arXiv 2505.20278)"
 TARGET = 0.9  # accuracy on held-out pairs
-MIN_EXPONENT = 1.75  # a fit to few sizes that is this high is read as quadratic growth
+MIN_EXPONENT = 1.75  # a fit to few sizes that is this high counts as quadratic growth
 MIN_RATIO = 0.8  # of the data that the larger student needs: less would mean that parameters help
 NUM_MODULES = {"tiny": (3, 4), "small": (6, 12), "full": (8, 16, 32)}
 FRACTIONS = {"tiny": (0.3,), "small": (0.2, 0.6), "full": (0.1, 0.2, 0.35, 0.5, 0.7, 0.85)}

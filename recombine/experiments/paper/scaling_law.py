@@ -446,9 +446,9 @@ def _ratio_claim(target: float, name: str, where: str, statistic: Statistic) -> 
         by_modules = ratios_by_modules(measurement.rows)
         values = ", ".join(f"{number}: {value:.2f}" for number, value in by_modules.items())
         return (
-            f"{len(measurement.rows)} of {num_compared} pairs of curves, in "
-            f"{num_only_mlp(measurement.all_rows)} only that of the MLP reaches the target; "
-            f"by M {values}"
+            f"{len(measurement.rows)} of {num_compared} pairs of curves are compared; in "
+            f"{num_only_mlp(measurement.all_rows)} pairs only the MLP reaches the target; by M "
+            f"{values}"
         )
 
     full_name = f"{name}, R2 {target:g}"
@@ -465,11 +465,11 @@ def _ratio_claim(target: float, name: str, where: str, statistic: Statistic) -> 
         passes=all_of(
             above(1),
             on_value(
-                "no curve that only the MLP brings to the target",
+                "no pair of curves in which only the MLP reaches the target",
                 lambda measurement: num_only_mlp(measurement.all_rows) == 0,
             ),
         ),
-        control="no curve of an MLP reaches the target where that of the transformer does not",
+        control="the MLP never reaches the target where the transformer does not",
         note=note,
     )
 

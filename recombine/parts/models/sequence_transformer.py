@@ -3,9 +3,9 @@
     tokens of a point:  x, word 1, …, word L, answer, step 1, step 2, …
     h <- h + Attention(norm(h)),   h <- h + W_2 gelu(W_1 norm(h))
 
-Words see each other in both directions. The answer is read at its own token, at the tokens of the
-words (all steps at once), or step by step: every step is written as a further token, which sees the
-tokens before it. Word 0 is padding and hidden from all others.
+Words see each other in both directions. The answer is the output at its own token, at the tokens of
+the words (all steps at once), or step by step: every step is written as a further token, which sees
+the tokens before it. Word 0 is padding and hidden from all others.
 """
 
 from dataclasses import dataclass

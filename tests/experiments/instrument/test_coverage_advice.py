@@ -95,7 +95,7 @@ def test_advice_that_is_ahead_holds_and_the_control_must_be_even():
         {("rare", "suggested"): 0.75},
         AHEAD
         | {("balanced", "suggested"): 0.85},  # ahead where nothing is lacking: it is not the lack
-        {("rare", "suggested"): 0.4, ("rare", "random"): 0.1},  # neither has learnt
+        {("rare", "suggested"): 0.4, ("rare", "random"): 0.1},  # neither has learned
     ],
 )
 def test_otherwise_it_does_not(scores):

@@ -145,7 +145,7 @@ def test_a_combination_that_never_emerges_counts_as_one_doubling_after_the_last_
     assert order.holds is True
 
 
-def test_the_failing_split_is_judged_on_large_objects_that_are_unseen_in_both(good):
+def test_the_failing_split_is_judged_on_large_objects_that_are_held_out_in_both(good):
     """Small objects vary in the other attributes in the failing split, too."""
     mine = good["scenes"].eq("failing") & good["unseen"]
 

@@ -80,7 +80,7 @@ def known():
 
 
 def of_students(rows):
-    """The rows of each student's unseen instructions."""
+    """The rows of each student's held-out instructions."""
     return [
         student_rows
         for _, student_rows in rows[rows["what"] == "instruction"].groupby(
