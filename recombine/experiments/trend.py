@@ -26,6 +26,7 @@ from recombine.experiments.claim import (
     Claim,
     Frame,
     Measurement,
+    NamedRule,
     Outcome,
     above,
     all_of,
@@ -36,6 +37,7 @@ from recombine.experiments.claim import (
 TrendsOf = Callable[[Frame], Iterable["Trend"]]
 MARGIN = 0.005  # a smaller loss of R2 does not count as a fall
 LEVEL = 0.05  # of the test for a fall, for all curves of a claim together
+NO_FALL = f"no loss above {MARGIN:g} by a one-sided paired test, Holm-corrected"
 
 
 @dataclass(frozen=True)
@@ -232,7 +234,7 @@ def never_falls(trends: Iterable[Trend], statement: str, source: str) -> Claim:
         measured=None,
         holds=None,
         control=f"a loss of at most {MARGIN:g}, or one that is not significant, is no fall",
-        threshold=f"no loss above {MARGIN:g} by a one-sided paired test, Holm-corrected",
+        threshold=NO_FALL,
     )
     all_trends = list(trends)
     if not all_trends:
@@ -255,3 +257,22 @@ def never_falls(trends: Iterable[Trend], statement: str, source: str) -> Claim:
         seeds=_with_fewest_seeds(all_trends),
         note=f"{counted(len(all_trends), 'curve')}; smallest corrected p value {min(p_values):.2g}",
     )
+
+
+def no_fall(size: str, score: str) -> NamedRule:
+    """The rule that a score never falls along the sizes of the claim's rows, as in `never_falls`.
+
+    Inconclusive if a seed lacks a size.
+    """
+
+    def decide(found: Measurement) -> Outcome:
+        rows = found.rows
+        along = trend(rows, size, score, rows[size].unique())
+        if along is None:
+            return Outcome.CROSSES
+        claim = never_falls([along], "", "")
+        if claim.crosses:
+            return Outcome.CROSSES
+        return Outcome.PASSES if claim.holds else Outcome.FAILS
+
+    return NamedRule(NO_FALL, decide)

@@ -345,7 +345,7 @@ def correlation_claim(
         return explained(measurement.rows, untrained_column(column), students.score)
 
     def note(measurement: Measurement) -> str:
-        text = f"r squared {explained_untrained(found):.3f} for the untrained network"
+        text = f"r squared {explained_untrained(measurement):.3f} for the untrained network"
         missing = " or ".join(students.missing_range(measurement.rows))
         if missing:
             text += f"; the set lacks students with {students.score_name} {missing}"
