@@ -115,6 +115,10 @@ class TwoHop:
         num_apart = apart[r1 - 1, symbol - 1].astype(int) + apart[r2 - 1, bridge]
         return np.where(r2 == 0, ALONE, PAIR + num_apart).astype(np.int32)
 
+    def first_map(self) -> Int[np.ndarray, "R S"]:
+        """The symbol to which the first lookup leads, by relation and symbol, counted from 0."""
+        return _maps(self)[0]
+
     def groups(self, tasks: np.ndarray) -> dict[str, np.ndarray]:
         """With facts, scores are also reported by the kind of task."""
         return {"kind": self.kinds(tasks)} if self.facts else {}
