@@ -1,15 +1,11 @@
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
 
 import recombine as rc
 from recombine.experiments.limits import coverage_principle
+from recombine.experiments.limits._iso_shapes import num_parameters
 from recombine.experiments.plots import figures_of
-from recombine.parts.prng import new_key
-from recombine.parts.protocols import Batch
 from recombine.sweeps.run import describe, identity
 from tests.experiments.neutral import FAILED, claims_of
 
@@ -86,29 +82,13 @@ def test_to_see_every_lookup_once_grows_quadratically():
     assert share == pytest.approx(p_first**2, abs=0.05), "f1 is nearly onto, so both are alike"
 
 
-def num_parameters(run):
-    """The parameters of a run's student."""
-    family = run.family
-    task = family.weigh(new_key(0), jnp.asarray(family.tasks()[-1]))
-    x, y = family.sample((), new_key(0), task, 1)
-    code = run.encoding.encode(run.encoding.init(new_key(0), family), new_key(0), task, None)
-    num_tokens = run.encoding.num_tokens(family)
-    example = Batch(x, y, code, task)
-
-    def draw():
-        net = run.model.init(new_key(0), example, family.num_outputs, num_tokens)
-        return eqx.filter(net, eqx.is_array)
-
-    return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(draw)))
-
-
 @pytest.mark.parametrize("scale", ["small", "full"])
 def test_the_larger_student_has_about_20_times_the_parameters(scale):
     widths = coverage_principle.WIDTHS[scale]
     runs = [run for run in coverage_principle.runs(scale) if run.seed == 0]
     largest = max(coverage_principle.NUM_SYMBOLS[scale])
     count = {
-        run.model.d_model: num_parameters(run)
+        run.model.d_model: num_parameters(run.model, run.family, run.encoding)
         for run in runs
         if run.family.num_symbols == largest and hasattr(run.model, "d_model")
     }
