@@ -4,7 +4,7 @@ import pytest
 import recombine as rc
 from recombine.experiments.limits import grokked_composition
 from recombine.experiments.plots import figures_of
-from recombine.parts.families.two_hop import APART, TwoHop
+from recombine.parts.families.two_hop import APART, PAIR, TwoHop
 from recombine.sweeps.run import describe, identity
 from tests.experiments.neutral import FAILED, claims_of
 
@@ -41,7 +41,7 @@ def test_claims_hold_where_composition_comes_late_and_not_for_facts_apart():
     [
         ({"final": 0.7}, {"in distribution"}),
         ({"early": 0.9}, {"late"}),
-        ({"apart": 0.9}, {"out of distribution", "in distribution"}),
+        ({"apart": 0.9}, {"out of distribution"}),
         ({"facts": 0.5}, {"known facts", "out of distribution"}),
         ({"executor": 0.2}, {"executor", "out of distribution"}),
         ({"low_decay": 0.98}, {"weight decay"}),
@@ -65,7 +65,15 @@ def test_students_that_never_know_their_train_tasks_show_no_late_gain():
 def test_the_likeliest_answer_is_little_better_than_chance():
     family = TwoHop(60, 12, facts=True)
     assert (family.kinds(family.tasks()) == APART).sum() > 300
-    assert 0 < grokked_composition.guessed_accuracy(family) < 4 / 60
+    assert 0 < grokked_composition.guessed_accuracy(family, APART) < 4 / 60
+    in_distribution = grokked_composition.guessed_accuracy(family, PAIR)
+    assert in_distribution < 6 / 60
+    assert in_distribution > 1 / 60, "the likeliest answer is at least an average one"
+
+
+def test_composition_is_confounded_if_it_can_be_guessed(monkeypatch):
+    monkeypatch.setattr(grokked_composition, "guessed_accuracy", lambda family, kind: 0.9)
+    assert verdicts(rows_of())["in distribution"] == "confounded"
 
 
 def test_tiny_runs_end_to_end():
