@@ -25,8 +25,13 @@ def num_parameters(model: Model, family: Family, encoding: Encoding) -> int:
     def draw() -> Any:
         key = new_key(0)
         task = family.weigh(key, jnp.asarray(family.tasks()[0]))
-        x, y = family.sample(family.init(key), key, task, 2)
-        code = encoding.encode(encoding.init(key, family), key, task, None)
+        world = family.init(key)
+        x, y = family.sample(world, key, task, 2)
+
+        def examples(key: Any, n: int) -> Any:
+            return family.sample(world, key, task, n)
+
+        code = encoding.encode(encoding.init(key, family), key, task, examples)
         example = Batch(x, y, code, task)
         net = model.init(key, example, family.num_outputs, encoding.num_tokens(family))
         return eqx.filter(net, eqx.is_inexact_array)

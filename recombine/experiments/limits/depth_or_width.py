@@ -22,9 +22,9 @@ Expected: an interior best depth on long chains, which is deeper than on short o
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from recombine.experiments.claim import (
     DeclaredClaim,
@@ -164,8 +164,8 @@ def _with_tuned_rate(final: Frame) -> Frame:
     return final[~is_tuning].merge(best, on=[*shape, rate])
 
 
-def scores_by_depth(final: Frame, student: str, chain: int) -> pd.Series:
-    """The mean score of each depth."""
+def scores_by_depth(final: Frame, student: str, chain: int) -> Any:
+    """The mean score of each depth, as a series."""
     own = final[(final["student"] == student) & (final["chain"] == chain)]
     return own.groupby("model.depth")["score"].mean()
 
