@@ -60,12 +60,12 @@ NUM_SYMBOLS = {"tiny": (3, 4), "small": (5, 7, 10), "full": (12, 18, 27, 40)}
 # The larger student is trained with the most symbols only: it costs 20 times as much.
 HELD_OUT = {
     "tiny": (0.4,),
-    "small": (0.2, 0.4, 0.6, 0.8),
+    "small": (0.2, 0.5, 0.8),
     "full": (0.1, 0.3, 0.5, 0.7, 0.8, 0.9),
 }
 WIDTHS = {"tiny": (8, 16), "small": (16, 72), "full": (32, 144)}  # about 20 times the parameters
 SEEDS = {"tiny": 1, "small": 3, "full": 3}
-STEPS = {"tiny": 4, "small": 1500, "full": 12_000}
+STEPS = {"tiny": 4, "small": 900, "full": 12_000}
 NUM_DRAWS = 5  # of train sets, for the baseline
 SMALLER = "smaller student"
 LARGER = "larger student"

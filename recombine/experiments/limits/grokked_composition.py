@@ -56,10 +56,11 @@ FAMILIES = {
     "small": TwoHop(12, 8, facts=True),
     "full": TwoHop(60, 12, facts=True),
 }
-DECAYS = {"tiny": (0.3,), "small": (0.03, 0.3), "full": (0.01, 0.1, 0.3)}
+DECAYS = {"tiny": (0.1,), "small": (0.01, 0.1), "full": (0.01, 0.1, 0.3)}
 SEEDS = {"tiny": 1, "small": 3, "full": 3}
-STEPS = {"tiny": 8, "small": 4000, "full": 100_000}
-EVALS = {"tiny": 2, "small": 10, "full": 25}
+STEPS = {"tiny": 8, "small": 2400, "full": 100_000}
+LEARNING_RATE = {"tiny": 2e-3, "small": 2e-3, "full": 1e-3}
+EVALS = {"tiny": 2, "small": 8, "full": 25}
 FRAC_TEST = 0.2  # of the pairs whose facts are not apart
 FITTED = 0.95  # accuracy on train tasks from which on a student counts as fitted
 GROKKED = 0.9
@@ -87,7 +88,7 @@ def runs(scale: str) -> list[Run]:
     )
     width = {"tiny": 8, "small": 32, "full": 128}[scale]
     transformer = SequenceTransformer(2, width, 1 if width < 64 else 2, 4 * width)
-    recipes = [Paper(1e-3, decay) for decay in DECAYS[scale]]
+    recipes = [Paper(LEARNING_RATE[scale], decay) for decay in DECAYS[scale]]
     seeds = range(SEEDS[scale])
     executor = replace(base, model=Executor((2 * width,) * 2))
     return [

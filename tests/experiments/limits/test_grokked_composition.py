@@ -15,10 +15,10 @@ def rows_of(final=0.98, early=0.3, apart=0.1, facts=1.0, executor=1.0, low_decay
     for run in grokked_composition.runs("small"):
         columns = {"run": identity(run), **describe(run)}
         is_executor = columns["model"] == "Executor"
-        best = final if run.recipe.weight_decay == 0.3 else low_decay
-        for part in (1, 5, 10):
-            inside = early + (best - early) * (part - 1) / 9 + 0.001 * run.seed
-            row = {"step": run.num_steps * part // 10, **columns, "seen/accuracy": 0.96}
+        best = final if run.recipe.weight_decay == 0.1 else low_decay
+        for part in (1, 4, 8):
+            inside = early + (best - early) * (part - 1) / 7 + 0.001 * run.seed
+            row = {"step": run.num_steps * part // 8, **columns, "seen/accuracy": 0.96}
             row["test/kind=2/accuracy"] = executor if is_executor else inside
             row["test/kind=4/accuracy"] = executor if is_executor else apart
             row["seen/kind=1/accuracy"] = facts
