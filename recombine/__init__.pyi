@@ -25,6 +25,7 @@ from recombine.parts.families.goal_grid import GoalGrid as GoalGrid
 from recombine.parts.families.hyperteacher import Hyperteacher as Hyperteacher
 from recombine.parts.families.preference_grid import PreferenceGrid as PreferenceGrid
 from recombine.parts.families.subsequence import Subsequence as Subsequence
+from recombine.parts.families.two_hop import TwoHop as TwoHop
 from recombine.parts.families.unrelated import Unrelated as Unrelated
 from recombine.parts.field_checks import Knob as Knob
 from recombine.parts.models.built import Built as Built
@@ -40,6 +41,7 @@ from recombine.parts.supports.balanced import Balanced as Balanced
 from recombine.parts.supports.disconnected import Disconnected as Disconnected
 from recombine.parts.supports.growing import Growing as Growing
 from recombine.parts.supports.held_out_features import HeldOutFeatures as HeldOutFeatures
+from recombine.parts.supports.held_out_kinds import HeldOutKinds as HeldOutKinds
 from recombine.parts.supports.held_out_lengths import HeldOutLengths as HeldOutLengths
 from recombine.parts.supports.held_out_sequences import HeldOutSequences as HeldOutSequences
 from recombine.parts.supports.listed import Listed as Listed

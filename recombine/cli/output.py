@@ -57,8 +57,8 @@ def print_sweep(rows: Any, result: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.text import Text
 
+    from recombine.reporting import unit_activity, unseen_features
     from recombine.reporting.page import format_number, results_table
-    from recombine.reporting.unit_activity import summary_line
 
     console = Console()
     frame = results_table(rows).drop(columns="run")
@@ -72,9 +72,9 @@ def print_sweep(rows: Any, result: dict[str, Any]) -> None:
         else:
             line.append(printable(str(value)))
         console.print(line)
-    dead_units = summary_line(rows)
-    if dead_units is not None:
-        print_line(dead_units)
+    for note in (unit_activity.summary_line(rows), unseen_features.summary_line(rows)):
+        if note is not None:
+            print_line(note)
     for warning in result["warnings"]:
         print_line(warning, style="yellow")
     console.print(f"{_counts(result)}, {result['seconds']} s")

@@ -265,8 +265,8 @@ def no_fall(size: str, score: str) -> NamedRule:
     Inconclusive if a seed lacks a size.
     """
 
-    def decide(found: Measurement) -> Outcome:
-        rows = found.rows
+    def decide(measurement: Measurement) -> Outcome:
+        rows = measurement.rows
         along = trend(rows, size, score, rows[size].unique())
         if along is None:
             return Outcome.CROSSES

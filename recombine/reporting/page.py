@@ -26,7 +26,7 @@ from recombine.basics.atomic_io import write_atomically
 from recombine.basics.console import duration
 from recombine.basics.errors import InputError, require
 from recombine.basics.suggest import counted
-from recombine.reporting import unit_activity
+from recombine.reporting import unit_activity, unseen_features
 from recombine.storage.table import Table
 
 METRICS = ("r2", "accuracy", "trajectory_accuracy")
@@ -95,7 +95,7 @@ def page(table: Table) -> str:
     require(len(rows) > 0, f"{table.path} has no results to report: run `{command}` first")
     name = str(meta.get("experiment", table.path.stem))
     scale = f", {meta['scale']} scale" if "scale" in meta else ""
-    dead_units = unit_activity.summary_line(rows)
+    notes = [unit_activity.summary_line(rows), unseen_features.summary_line(rows)]
     return render(
         title=str(meta.get("title", name)),
         category=f"Recombine experiment: {name}{scale}",
@@ -103,7 +103,7 @@ def page(table: Table) -> str:
         summary=meta.get("summary") or {},
         figures=table.figures() | unit_activity.figures(rows),
         figure_legend=FIGURE_LEGEND,
-        notes=[] if dead_units is None else [dead_units],
+        notes=[note for note in notes if note is not None],
         warnings=unit_activity.warnings(rows),
         results=_results(results_table(rows), name),
         origin=_origin(meta, rows, table.path),

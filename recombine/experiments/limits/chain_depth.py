@@ -6,19 +6,27 @@ of modules, does get better with scale (arXiv 2507.07207).
 
 One student, SequenceTransformer, learns both: sums of modules (Hyperteacher) and chains of modules
 (Chain). Chains are trained up to a length, with a quarter of them held out, and tested on longer
-ones. Width, number of blocks and data vary. A learned executor of single steps is the control that
-must not collapse. The control that must fail has a module that never occurs in training.
+ones. Width, number of blocks and number of train chains vary, one at a time.
+
+A student that learned nothing also fails on longer chains, and so does every student if chains
+cannot be extended at all. Two controls exclude this: the widest student must answer its train
+chains, and a learned executor of single steps must answer the longest chains. Where one of them
+does not, a collapse is confounded. The control that must fail has a module that never occurs in
+training.
 
 Command:  recombine run chain_depth --scale small
 Runtime:  meant for minutes on 2 cores; full: meant for a quarter of 40 minutes on one H200.
-Expected: a gain with width on sums and on trained lengths, none beyond the trained length.
+Expected: a gain with width, blocks and data on sums and on trained lengths, none beyond.
 """
 
 import math
 from dataclasses import replace
 
 from recombine.experiments.claim import (
+    DeclaredClaim,
     Frame,
+    Measurement,
+    Select,
     above,
     at_least,
     at_most,
@@ -41,9 +49,18 @@ from recombine.sweeps.run import Run, sweep
 
 TITLE = "Superposition and sequence: where scale helps"
 SOURCE = "Dziri et al. 2023 (arXiv 2305.18654), section 3"
-WIDTHS = {"tiny": (8, 16), "small": (16, 32, 64), "full": (16, 32, 64, 128, 256)}
+WIDTHS = {"tiny": (8, 16), "small": (8, 16, 32), "full": (16, 32, 64, 128, 256)}
 DEPTHS = {"tiny": (1,), "small": (1, 4), "full": (1, 4)}  # beside 2, at the standard width
 FRACTIONS = {"tiny": (), "small": (0.5,), "full": (0.5, 0.75)}  # beside 0.25
+STANDARD_BLOCKS = 2
+# The name of a sweep; its column; the column that names its ends, and their names.
+ENDS = (
+    ("width", "model.width", ("size", "narrowest", "widest")),
+    ("depth", "model.depth", ("blocks", "fewest", "most")),
+    ("data", "num_train", ("data", "least", "most")),
+)
+MIN_GAIN = 0.05  # in accuracy or R2, that counts as a gain
+MAX_GAIN = 0.1  # in accuracy on longer chains, that still counts as no real gain
 TRAINED = "trained lengths"
 LONGER = "longer chains"
 SUMS = "sums of modules"
@@ -72,7 +89,11 @@ def _sums(base: Run, scale: str) -> Run:
 
 
 def prepare(rows: Frame) -> Frame:
-    """The final rows, with scores on trained lengths, on longer ones and on the longest."""
+    """The final rows, with scores on trained lengths, on longer ones and on the longest.
+
+    The columns `in width sweep`, `in depth sweep` and `in data sweep` say to which sweeps of
+    students of chains (or of sums) a run belongs; `size`, `blocks` and `data` name their ends.
+    """
     final = final_rows(rows).copy()
     is_chain = final["family"] == "Chain"
     final["longest trained"] = final.get("support.longest", math.nan)
@@ -83,22 +104,53 @@ def prepare(rows: Frame) -> Frame:
         means = by_length[mask].groupby("run")["accuracy"].mean()
         final[name] = final["run"].map(means)
     final[SUMS] = final["test/r2"].where(~is_chain) if "test/r2" in final else math.nan
-    widths = final.loc[is_chain, "model.width"]
-    is_first_sweep = (final.get("model.depth") == 2) & (
-        final["frac_test"] == final["frac_test"].min()
-    )
-    final["in width sweep"] = is_first_sweep & (final["support"] != "MissingModule")
-    final["size"] = ""
-    final.loc[final["model.width"] == widths.min(), "size"] = "narrowest"
-    final.loc[final["model.width"] == widths.max(), "size"] = "widest"
+    _add_sweeps(final)
     return final
+
+
+def _add_sweeps(final: Frame) -> None:
+    """Add the columns of the three sweeps, which meet in the standard student."""
+    is_own = (final["model"] == "SequenceTransformer") & (final["support"] != "MissingModule")
+    is_chain = is_own & (final["family"] == "Chain")
+    is_standard_depth = final["model.depth"] == STANDARD_BLOCKS
+    is_standard_data = final["frac_test"] == final["frac_test"].min()
+    deeper = final.loc[is_chain & ~is_standard_depth, "model.width"]
+    is_standard_width = final["model.width"].isin(deeper)
+    final["in width sweep"] = is_own & is_standard_depth & is_standard_data
+    final["in depth sweep"] = is_chain & is_standard_width & is_standard_data
+    final["in data sweep"] = is_chain & is_standard_width & is_standard_depth
+    for sweep_name, column, ends in ENDS:
+        values = final.loc[final[f"in {sweep_name} sweep"] & is_chain, column]
+        # Of the sums, the same widths.
+        in_sweep = final[f"in {sweep_name} sweep"]
+        final[ends[0]] = ""
+        final.loc[in_sweep & (final[column] == values.min()), ends[0]] = ends[1]
+        final.loc[in_sweep & (final[column] == values.max()), ends[0]] = ends[2]
+
+
+def in_sweep(name: str, family: str = "Chain") -> Select:
+    """The rows of one sweep of students of a family."""
+    return where({f"in {name} sweep": True, "family": family})
 
 
 def curves(final: Frame) -> Frame:
     """One row per run and kind of score, of the sweep over widths."""
-    own = final[final["in width sweep"]]
+    return _kinds_of_scores(final[final["in width sweep"]], "model.width")
+
+
+def curves_by_depth(final: Frame) -> Frame:
+    """One row per run and kind of score, of the sweep over blocks."""
+    return _kinds_of_scores(final[final["in depth sweep"]], "model.depth")
+
+
+def curves_by_data(final: Frame) -> Frame:
+    """One row per run and kind of score, of the sweep over train chains."""
+    return _kinds_of_scores(final[final["in data sweep"]], "num_train")
+
+
+def _kinds_of_scores(own: Frame, axis: str) -> Frame:
     kinds = [SUMS, TRAINED, LONGER]
-    return own.melt(["model.width", "seed"], kinds, "tasks", "score").dropna(subset=["score"])
+    return own.melt([axis, "seed"], kinds, "tasks", "score").dropna(subset=["score"])
 
 
 def by_length(final: Frame) -> Frame:
@@ -110,46 +162,87 @@ def by_length(final: Frame) -> Frame:
     return long.assign(student=names.mask(long["model"] == "Executor", "executor"))
 
 
-IN_SWEEP = where({"in width sweep": True})
-WIDEST = where({"in width sweep": True, "size": "widest", "family": "Chain"})
-CONTROL = "the executor must not collapse; a module that never occurs must fail"
+def is_learned_and_executable(measurement: Measurement) -> bool:
+    """Whether the widest student answers its train chains, and the executor the longest ones."""
+    rows = measurement.all_rows
+    widest = {"in width sweep": True, "size": "widest", "family": "Chain"}
+    seen = _chains.mean_where(rows, widest, "seen/accuracy")
+    executed = _chains.mean_where(rows, {"model": "Executor"}, "longest")
+    return seen >= _chains.LEARNED and executed >= _chains.LEARNED
+
+
+def missing_module_fails(measurement: Measurement) -> bool:
+    """Whether chains with a module that never occurs in training are not answered."""
+    missing = _chains.mean_where(
+        measurement.all_rows, {"support": "MissingModule"}, "test/accuracy"
+    )
+    return missing <= MAX_MISSING
+
+
+MAX_MISSING = 0.4
+GAINS = (
+    ("width", "size", "widest", "narrowest", "width"),
+    ("depth", "blocks", "most", "fewest", "the number of blocks"),
+    ("data", "data", "most", "least", "the number of train chains"),
+)
+
+
+def _gain_claims(sweep_name: str, ends: str, high: str, low: str, words: str) -> list:
+    """Does one axis of scale help on new chains of trained lengths, and on longer ones?"""
+    prefix = "" if sweep_name == "width" else f"{sweep_name}: "
+    trained: DeclaredClaim = hypothesis(
+        f"{prefix}trained lengths",
+        f"On new chains of trained lengths, accuracy grows with {words} ({high} minus {low})",
+        rows=in_sweep(sweep_name),
+        needs=(TRAINED, ends),
+        statistic=difference(TRAINED, ends, high, low),
+        passes=above(MIN_GAIN),
+        control="chains with a module that never occurs must not be answered",
+        control_fails=missing_module_fails,
+    )
+    beyond: DeclaredClaim = hypothesis(
+        f"{prefix}beyond",
+        f"On longer chains, accuracy grows by less than {MAX_GAIN} with {words} "
+        f"({high} minus {low})",
+        rows=in_sweep(sweep_name),
+        needs=(LONGER, ends),
+        statistic=difference(LONGER, ends, high, low),
+        passes=below(MAX_GAIN),
+        control=CONTROL,
+        control_fails=is_learned_and_executable,
+    )
+    return [trained, beyond]
+
+
+CONTROL = "the widest student must answer its train chains, and the executor the longest chains"
 CLAIMS = [
     reproduces(
         "collapse",
         "The widest student answers at most half of the longest chains (accuracy)",
         published="near zero on deeper graphs",
-        rows=WIDEST,
+        rows=where({"in width sweep": True, "size": "widest", "family": "Chain"}),
         needs=("longest",),
         statistic=mean_of("longest"),
         passes=at_most(0.5),
         control=CONTROL,
+        control_fails=is_learned_and_executable,
     ),
     hypothesis(
         "sums",
         "On sums of modules, R2 on held-out combinations grows with width (widest minus narrowest)",
-        rows=where({"in width sweep": True, "family": "Hyperteacher"}),
+        rows=in_sweep("width", "Hyperteacher"),
         needs=(SUMS, "size"),
         statistic=difference(SUMS, "size", "widest", "narrowest"),
-        passes=above(0.05),
-        control=CONTROL,
+        passes=above(MIN_GAIN),
     ),
-    hypothesis(
-        "trained lengths",
-        "On new chains of trained lengths, accuracy grows with width (widest minus narrowest)",
-        rows=where({"in width sweep": True, "family": "Chain"}),
-        needs=(TRAINED, "size"),
-        statistic=difference(TRAINED, "size", "widest", "narrowest"),
-        passes=above(0.05),
-        control=CONTROL,
-    ),
-    hypothesis(
-        "beyond",
-        "On longer chains, accuracy grows by less than 0.1 with width (widest minus narrowest)",
-        rows=where({"in width sweep": True, "family": "Chain"}),
-        needs=(LONGER, "size"),
-        statistic=difference(LONGER, "size", "widest", "narrowest"),
-        passes=below(0.1),
-        control=CONTROL,
+    *(claim for gain in GAINS for claim in _gain_claims(*gain)),
+    control(
+        "learned",
+        "The widest student answers its train chains (accuracy)",
+        rows=where({"in width sweep": True, "size": "widest", "family": "Chain"}),
+        needs=("seen/accuracy",),
+        statistic=mean_of("seen/accuracy"),
+        passes=at_least(_chains.LEARNED),
     ),
     control(
         "executor",
@@ -157,7 +250,7 @@ CLAIMS = [
         rows=where({"model": "Executor"}),
         needs=("longest",),
         statistic=mean_of("longest"),
-        passes=at_least(0.9),
+        passes=at_least(_chains.LEARNED),
     ),
     control(
         "missing module",
@@ -165,7 +258,7 @@ CLAIMS = [
         rows=where({"support": "MissingModule"}),
         needs=("test/accuracy",),
         statistic=mean_of("test/accuracy"),
-        passes=at_most(0.4),
+        passes=at_most(MAX_MISSING),
     ),
 ]
 FIGURES = [
@@ -178,6 +271,27 @@ FIGURES = [
         title="Superposition against sequence, with the same student",
         log_x=True,
         y_title="R² (sums) or accuracy (chains) on held-out tasks",
+    ),
+    curve(
+        "score",
+        against="model.depth",
+        color="tasks",
+        rows=curves_by_depth,
+        name="depth",
+        title="Chains by the number of blocks",
+        x_title="blocks",
+        y_title="accuracy on held-out chains",
+    ),
+    curve(
+        "score",
+        against="num_train",
+        color="tasks",
+        rows=curves_by_data,
+        name="data",
+        title="Chains by the number of train chains",
+        log_x=True,
+        x_title="train chains",
+        y_title="accuracy on held-out chains",
     ),
     curve(
         "accuracy",

@@ -8,7 +8,8 @@ A student with a scratchpad writes every intermediate value; it sees true ones i
 own in evaluation. Every value is labeled correct, local, propagated or restored.
 eps is the error of a step after correct steps, on train chains. A student without a scratchpad is
 decoded, and so is its untrained baseline. The learned executor applies one step again and again: it
-is the control that must follow (1 - eps)^n.
+is the control that must follow (1 - eps)^n. If the executor itself collapses, or does not follow,
+a collapse of the scratchpad is confounded.
 
 Command:  recombine run compounding --scale small
 Runtime:  meant for minutes on 2 cores; full: meant for a few minutes on one H200.
@@ -22,7 +23,9 @@ import pandas as pd
 
 from recombine.experiments.claim import (
     Frame,
+    Measurement,
     above,
+    at_least,
     at_most,
     control,
     difference,
@@ -46,6 +49,7 @@ SCRATCHPAD = "scratchpad"
 EXECUTOR = "executor"
 DIRECT = "no scratchpad, decoded"
 BASELINE = "untrained, decoded"
+MAX_COLLAPSED = 0.5  # accuracy on the longest chains that counts as a collapse
 MAX_DEVIATION = 0.05  # of accuracy from (1 - eps)^n that still counts as following it
 
 
@@ -124,7 +128,21 @@ def labels_by_layer(final: Frame) -> Frame:
     return pd.concat(pieces) if pieces else final[:0]
 
 
-CONTROL = "the executor must follow (1 - eps)^n; an untrained student must have nothing to decode"
+def executor_does_not_collapse(measurement: Measurement) -> bool:
+    """Whether the executor answers more than `MAX_COLLAPSED` of the longest chains."""
+    return (
+        _chains.mean_where(measurement.all_rows, {"student": EXECUTOR}, "longest") > MAX_COLLAPSED
+    )
+
+
+def executor_follows(measurement: Measurement) -> bool:
+    """Whether the executor's accuracy follows (1 - eps)^n at every length."""
+    rows = measurement.all_rows
+    deviation = _chains.mean_where(rows, {"student": EXECUTOR}, "largest deviation")
+    return deviation <= MAX_DEVIATION
+
+
+FOLLOWS = "the executor, whose errors are independent, must follow (1 - eps)^n"
 CLAIMS = [
     reproduces(
         "collapse",
@@ -133,8 +151,9 @@ CLAIMS = [
         rows=where({"student": SCRATCHPAD}),
         needs=("longest",),
         statistic=mean_of("longest"),
-        passes=at_most(0.5),
-        control=CONTROL,
+        passes=at_most(MAX_COLLAPSED),
+        control="the executor must not collapse",
+        control_fails=executor_does_not_collapse,
     ),
     hypothesis(
         "worse than independent",
@@ -143,7 +162,8 @@ CLAIMS = [
         needs=("shortfall",),
         statistic=mean_of("shortfall"),
         passes=above(0.1),
-        control=CONTROL,
+        control=FOLLOWS,
+        control_fails=executor_follows,
     ),
     hypothesis(
         "propagated",
@@ -152,7 +172,6 @@ CLAIMS = [
         needs=("propagated minus local",),
         statistic=mean_of("propagated minus local"),
         passes=above(0.0),
-        control=CONTROL,
     ),
     hypothesis(
         "decoded",
@@ -162,7 +181,15 @@ CLAIMS = [
         needs=(f"{EMITTED}/seen/correct", "student"),
         statistic=difference(f"{EMITTED}/seen/correct", "student", DIRECT, BASELINE),
         passes=above(0.1),
-        control=CONTROL,
+        control="the untrained baseline, which is subtracted",
+    ),
+    control(
+        "learned",
+        "The scratchpad answers its train chains (accuracy)",
+        rows=where({"student": SCRATCHPAD}),
+        needs=("seen/accuracy",),
+        statistic=mean_of("seen/accuracy"),
+        passes=at_least(_chains.LEARNED),
     ),
     control(
         "executor",

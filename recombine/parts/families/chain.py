@@ -27,8 +27,10 @@ from recombine.parts.protocols import Graph, Nodes
 
 MEAN_ABS = math.sqrt(2 / math.pi)  # of a standard normal variable
 DEVIATION_ABS = math.sqrt(1 - 2 / math.pi)
-# A continuous node is right if its root mean squared error over units is below this fraction of the
-# standard deviation of a unit, which is 1.
+# A continuous node is right if its root mean squared error over units is below this number, a tenth
+# of the standard deviation of an input's unit. The same number holds at all depths, so that errors
+# can be compared. Units of deeper nodes vary by up to a quarter more, so the rule is a little
+# stricter there.
 TOLERANCE = 0.1
 
 
@@ -250,7 +252,7 @@ class Chain:
         return prediction.argmax(axis=-1) if self.kind == "discrete" else prediction
 
     def right(self, values: Array, true: Array) -> Array:
-        """Equal symbols, or units with a root mean squared error below .1 standard deviations."""
+        """Equal symbols, or units with a root mean squared error below `TOLERANCE`."""
         if self.kind == "discrete":
             return values == true
         return jnp.square(values - true).mean(axis=-1) < TOLERANCE**2

@@ -4,16 +4,17 @@ import pytest
 from recombine.experiments.limits import compounding
 from recombine.experiments.plots import figures_of
 from recombine.sweeps.run import describe, identity
-from tests.experiments.neutral import claims_of
+from tests.experiments.neutral import FAILED, claims_of
 
 EPS = 0.02
 
 
-def rows_of(fall=0.6, executor=0.0, propagated=0.6, decoded=0.9):
+def rows_of(fall=0.6, executor=0.0, propagated=0.6, decoded=0.9, seen=1.0):
     """Rows of the full sweep: independent errors, and a fall beyond the trained length."""
     rows = []
     for run in compounding.runs("full"):
         row = {"run": identity(run), "step": run.num_steps, **describe(run)}
+        row["seen/accuracy"] = seen
         is_writer = row["model"] == "Executor" or row["model.targets"] == "scratchpad"
         is_untrained = row["recipe.learning_rate"] == 0
         row["ErrorPropagation/seen/step_error"] = EPS if is_writer else None
@@ -33,23 +34,29 @@ def verdicts(rows):
 
 
 def test_claims_hold_in_a_world_of_compounding_errors():
-    by_claim = verdicts(rows_of())
-    assert len(by_claim) == 5
-    assert set(by_claim.values()) == {"reproduced"}
+    verdict_of = verdicts(rows_of())
+    assert len(verdict_of) == 6
+    assert set(verdict_of.values()) == {"reproduced"}
 
 
 @pytest.mark.parametrize(
     ("changes", "failing"),
     [
         ({"fall": 0.0}, {"collapse", "worse than independent"}),
-        ({"executor": 0.2}, {"executor"}),
+        ({"executor": 0.2}, {"executor", "worse than independent"}),
+        ({"executor": 0.6}, {"executor", "worse than independent", "collapse"}),
+        ({"seen": 0.3}, {"learned"}),
         ({"propagated": 0.1}, {"propagated"}),
         ({"decoded": 0.2}, {"decoded"}),
     ],
 )
 def test_each_claim_can_fail(changes, failing):
-    by_claim = verdicts(rows_of(**changes))
-    assert {name for name, verdict in by_claim.items() if verdict == "not reproduced"} == failing
+    verdict_of = verdicts(rows_of(**changes))
+    assert {name for name, verdict in verdict_of.items() if verdict in FAILED} == failing
+
+
+def test_a_collapse_is_confounded_if_the_executor_collapses():
+    assert verdicts(rows_of(executor=0.6))["collapse"] == "confounded"
 
 
 def check_tiny(rows):

@@ -6,10 +6,10 @@ from recombine.experiments.limits import subsequence
 from recombine.experiments.limits._lookup_table import LookupTable
 from recombine.experiments.plots import figures_of
 from recombine.sweeps.run import describe, identity
-from tests.experiments.neutral import claims_of
+from tests.experiments.neutral import FAILED, claims_of
 
 
-def rows_of(absolute=0.1, rotary=0.95, seen=1.0):
+def rows_of(absolute=0.1, rotary=0.4, seen=1.0):
     """Rows of the full sweep with these accuracies on the longest lists."""
     rows = []
     for run in subsequence.runs("full"):
@@ -27,9 +27,12 @@ def verdicts(rows):
 
 def test_claims_and_the_lookup_tables():
     """The lookup tables of the full family are computed here, not planted."""
-    by_claim = verdicts(rows_of())
-    assert len(by_claim) == 6
-    assert set(by_claim.values()) == {"reproduced"}
+    verdict_of = verdicts(rows_of())
+    assert len(verdict_of) == 6
+    assert verdict_of.pop("composition") == "not reproduced", (
+        "rotary positions stay below the table"
+    )
+    assert set(verdict_of.values()) == {"reproduced"}
     accuracy = subsequence.lookup_accuracy(subsequence.FAMILIES["full"])
     for reach, counted in subsequence.COUNTED.items():
         computed = [accuracy[reach, length] for length in counted]
@@ -39,20 +42,31 @@ def test_claims_and_the_lookup_tables():
 @pytest.mark.parametrize(
     ("changes", "failing"),
     [
-        ({"absolute": 0.7}, {"collapse"}),
+        ({}, {"composition"}),
+        ({"absolute": 0.6, "rotary": 0.95}, {"collapse"}),
         ({"rotary": 0.15}, {"positions", "composition"}),
-        ({"seen": 0.5}, {"in distribution"}),
+        ({"rotary": 0.95}, {"collapse"}),
+        ({"seen": 0.5}, {"in distribution", "collapse", "positions", "composition"}),
     ],
 )
 def test_each_claim_can_fail(changes, failing, monkeypatch):
+    verdict_of = verdicts_with_planted_tables(monkeypatch, **changes)
+    assert {name for name, verdict in verdict_of.items() if verdict in FAILED} == failing
+
+
+def test_a_collapse_is_confounded_if_positions_explain_it(monkeypatch):
+    assert verdicts_with_planted_tables(monkeypatch)["collapse"] == "reproduced"
+    assert verdicts_with_planted_tables(monkeypatch, rotary=0.95)["collapse"] == "confounded"
+
+
+def verdicts_with_planted_tables(monkeypatch, **changes):
     planted = {
         (reach, length): value
         for reach, by_length in subsequence.COUNTED.items()
         for length, value in by_length.items()
     }
     monkeypatch.setattr(subsequence, "lookup_accuracy", lambda family: planted)
-    by_claim = verdicts(rows_of(**changes))
-    assert {name for name, verdict in by_claim.items() if verdict == "not reproduced"} == failing
+    return verdicts(rows_of(**changes))
 
 
 def test_a_lookup_table_by_hand():
