@@ -19,7 +19,7 @@ def verify(
         bool,
         typer.Option(
             "--split",
-            help="Also make the splits again: check that no test combination was trained.",
+            help="Also check that no test combination was trained, and report the coverage.",
         ),
     ] = False,
     parts: Annotated[

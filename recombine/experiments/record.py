@@ -57,6 +57,7 @@ RANGE_LABELS = {
     statistics.RANGE_WITHOUT_ONE: "without one seed",
     statistics.RANGE_OVER_PAIRS: "pairs of seeds",
 }
+ROUNDING_ERROR = 1e-9
 VERDICT_WIDTH = 18  # terminal columns for the verdict
 MIN_WIDTH = 60  # terminal columns: narrower terminals get lines of this width
 INTRO = f"""\
@@ -359,8 +360,8 @@ def measured_text(claim: Line) -> str:
         return f"{value} [{low}, {high}]"
     if kind not in RANGE_LABELS:
         return f"{value} [{kind}: {low} to {high}]"
-    is_outside = claim["measured"] < min(interval) or claim["measured"] > max(interval)
-    pooled = " for all seeds together" if is_outside else ""
+    distance = max(min(interval) - claim["measured"], claim["measured"] - max(interval))
+    pooled = " for all seeds together" if distance > ROUNDING_ERROR else ""
     return f"{value}{pooled} [{RANGE_LABELS[kind]}: {low} to {high}]"
 
 

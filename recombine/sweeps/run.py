@@ -104,7 +104,7 @@ class Run:
             not uses_points_together or self.num_eval_points % self.num_points == 0,
             f"num_eval_points={self.num_eval_points} must be a multiple of "
             f"num_points={self.num_points}: {type(self.model).__name__} sees the points of a task "
-            "together, and as many in evaluation as in training",
+            "together, as many in evaluation as in training",
         )
 
     def _check_parts(self) -> None:

@@ -145,7 +145,7 @@ class RowWriter:
         except Exception as error:
             self.mirror = None
             self.notify(
-                "the mirror gets no more rows, but the table has them all "
+                "no more rows are sent to the mirror, but the table has them all "
                 f"({type(error).__name__}: {error})"
             )
 

@@ -100,7 +100,7 @@ def test_judges_that_return_lists_and_dicts():
     [
         ({"num_hot": 7}, "7 of 6 concepts of 'animal' cannot be active: set num_hot from 1 to 6"),
         ({"templates": "a photo"}, "does not mention {animal}: add it"),
-        ({"templates": "{animal} {size}"}, "has {size}: the lists of concepts are animal"),
+        ({"templates": "{animal} {size}"}, "has the unknown slot {size}: the lists are animal"),
         ({"concepts": {}}, "there is no list of concepts"),
         ({"concepts": {"animal": ["cat", "cat"]}}, "'animal' lists a concept twice"),
         (

@@ -335,7 +335,7 @@ def with_images(rows: Frame, scenes: str) -> Frame | None:
 
 
 def image_sheet(rows: Frame, scenes: str) -> Any:
-    """Images of unseen combinations with their expected failure, the worst expected first."""
+    """Images of held-out combinations with their expected failure, the worst expected first."""
     chosen = with_images(rows, scenes)
     if chosen is None:
         return None
