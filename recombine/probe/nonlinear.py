@@ -65,5 +65,5 @@ def _largest_eigenvectors(matrix: np.ndarray, num: int) -> tuple[np.ndarray, np.
             basis = np.linalg.qr(matrix @ basis)[0]
         values, small = np.linalg.eigh(basis.T @ matrix @ basis)
         vectors = basis @ small
-    is_large = values > 1e-9 * max(values[-1], np.finfo(float).tiny)
+    is_large = values > 1e-9 * max(values.max(initial=0.0), np.finfo(float).tiny)
     return vectors[:, is_large][:, -num:], values[is_large][-num:]
