@@ -23,7 +23,7 @@ from recombine.probe import failure_ranking, input_validation, report, saved_pro
 from recombine.probe.algebra import make_algebra
 from recombine.probe.control import Control
 from recombine.probe.layer_probe import Data, LayerResult, probe_layer
-from recombine.probe.nonlinear import probe_nonlinear
+from recombine.probe.nonlinear import NonlinearScorer
 from recombine.probe.ridge import PENALTIES
 from recombine.probe.scores import score_of
 from recombine.probe.split import Split, split
@@ -348,9 +348,12 @@ class Decodability(BaseEstimator):
             for name, x in every.items():
                 max_threads = 1 if x.shape[1] < MIN_MULTITHREADED_WIDTH else None
                 with threads.limit(limits=max_threads):
-                    results[name] = probe_layer(x, data)
-                    if data.control is not None:
-                        nonlinear[name] = probe_nonlinear(x, data)
+                    if data.control is None:
+                        results[name] = probe_layer(x, data)
+                    else:
+                        scorer = NonlinearScorer(data)
+                        results[name] = probe_layer(x, data, scorer.add)
+                        nonlinear[name] = scorer.result()
                 meter.advance()
         summary = report.summarize(results, nonlinear, set(baselines), data)
         self.scores_ = summary.scores

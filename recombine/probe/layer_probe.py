@@ -7,7 +7,7 @@ factor's penalty. The control's draws are solved on the ridge path, and compared
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -346,12 +346,21 @@ class Scorer:
             self.nulls[side].add(factor, draws, outputs, truth, self.data.weights[block])
 
 
-def probe_layer(x: np.ndarray, data: Data) -> LayerResult:
-    """Fit and score the probes of one layer, `x` of samples x features."""
+def probe_layer(
+    x: np.ndarray,
+    data: Data,
+    add_nonlinear: Callable[[Evaluation, Ridge], None] | None = None,
+) -> LayerResult:
+    """Fit and score the probes of one layer, `x` of samples x features.
+
+    `add_nonlinear` fits further probes of an evaluation, from the sums of the linear ones.
+    """
     fits = LayerFits(x, data)
     scorer = Scorer(data)
     for evaluation in evaluations(data.roles):
         scorer.add(evaluation, fits)
+        if add_nonlinear is not None:
+            add_nonlinear(evaluation, fits.ridge(evaluation.without))
     errors = fits.penalty_errors(NO_FOLD)
     penalties = fits.best_penalties(errors)
     ridge = fits.ridge(NO_FOLD)
