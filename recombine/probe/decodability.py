@@ -25,6 +25,7 @@ from recombine.probe.control import Control
 from recombine.probe.layer_probe import Data, LayerResult, probe_layer
 from recombine.probe.nonlinear import NonlinearScorer
 from recombine.probe.ridge import PENALTIES
+from recombine.probe.running_sums import RunningSums
 from recombine.probe.scores import score_of
 from recombine.probe.split import Split, split
 from recombine.probe.targets import Targets
@@ -32,6 +33,15 @@ from recombine.probe.targets import Targets
 ALL = "all layers"  # the name of all layers joined into one
 BASELINE = "baseline"  # what layers of the baseline are called in `scores_`
 MIN_PERMUTATIONS = 200  # fewer draws do not support a p-value that is corrected
+# What `fit` sets, and `partial_fit` computes when it is used first.
+RESULTS = (
+    *saved_probe.PLAIN,
+    *saved_probe.TABLES,
+    *saved_probe.ARRAYS,
+    "targets_",
+    "probe_",
+    "train_factors_",
+)
 # Layers with fewer features are fitted on one thread: for small matrices, threads spend more time
 # waiting for each other than computing, above all on a busy machine.
 MIN_MULTITHREADED_WIDTH = 512
@@ -77,6 +87,8 @@ class Decodability(BaseEstimator):
         self.progress = progress
         self.edition = edition
 
+    _sums: RunningSums | None = None  # what `partial_fit` keeps
+
     def fit(
         self,
         activations: Any,
@@ -107,6 +119,7 @@ class Decodability(BaseEstimator):
         `layer_`, the layer with the lowest cross-validated error, or `all layers`.
         """
         self._check_options()
+        self._sums = None
         is_joined = self.layers == "all"
         layers = self._check_layers(activations)
         num_samples = len(next(iter(layers.values())))
@@ -131,9 +144,89 @@ class Decodability(BaseEstimator):
             baselines = _baseline_layers(baseline, num_samples, probed)
             results = self._probe_layers(probed, baselines, data)
             self._note_class_ids(frame)
-        self._choose_layer(results, layers, is_joined)
+        widths = {name: layer.shape[1] for name, layer in layers.items()}
+        self._choose_layer(results, widths, is_joined)
         self._store_outcomes(frame, numbers, held, outcomes)
         return self
+
+    def partial_fit(
+        self,
+        activations: Any,
+        factors: Any,
+        combinations: Any = None,
+        held_out: Any = None,
+        *,
+        sample_weight: Any = None,
+    ) -> Decodability:
+        """Add a batch of samples, for activations that do not fit in memory.
+
+        The arguments are those of `fit`. Only sums of products are kept, so memory does not grow
+        with the number of samples: at most 3 matrices of features x features per layer and fold.
+        `scores_`, `coef_` and all other results are computed when one of them is used.
+
+        This needs kind="ridge" and num_permutations=0: verdicts, logistic regressions and the
+        nonlinear probe need all samples, and so does `rank`. Names are scored by the R2 of their
+        one-hot columns, and intervals are over folds. A combination's fold follows from a hash of
+        its name.
+        """
+        self._check_options()
+        self._check_partial()
+        layers = self._check_layers(activations)
+        num_samples = len(next(iter(layers.values())))
+        frame = input_validation.factor_table(factors, num_samples)
+        held = np.zeros(num_samples, bool)
+        if held_out is not None:
+            held = input_validation.as_flags(held_out, "held_out", num_samples) == 1
+        weights = input_validation.check_weights(sample_weight, num_samples)
+        if self.layers == "all":
+            layers = layers | {ALL: input_validation.join_layers(layers)}
+        if self._sums is None:
+            self._sums = RunningSums(self.folds, self.seed, self.names)
+        self._sums.add(layers, frame, combinations, held, weights)
+        for name in RESULTS:  # they are computed anew
+            self.__dict__.pop(name, None)
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        """Compute the results of `partial_fit` when one of them is used for the first time."""
+        if name not in RESULTS or self.__dict__.get("_sums") is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self._finish_sums(self.__dict__["_sums"])
+        return self.__dict__[name]
+
+    def _finish_sums(self, sums: RunningSums) -> None:
+        """Set all results from the sums of `partial_fit`."""
+        penalties = tuple(sorted(self.penalties))
+        results = sums.probe(penalties, make_algebra(self.device))
+        self.targets_ = sums.fitted_targets
+        self.is_logistic_ = [False] * len(self.targets_.factors)
+        rows = [{"layer": name} | row for name, each in results.items() for row in each.rows]
+        self.scores_ = pd.DataFrame(rows)
+        self.verdicts_ = pd.DataFrame(columns=["factor", "layer", "verdict", "reason"])
+        self.sentence_ = ""
+        self.notes_ = report.edge_notes(results, self.targets_)
+        widths = {name: layer.width for name, layer in sums.layers.items()}
+        own = {name: width for name, width in widths.items() if name != ALL}
+        self.constant_features_ = {name: results[name].num_constant for name in own}
+        self._choose_layer(results, own, self.layers == "all")
+        known = sums.combinations
+        self.train_factors_ = known.fitted_factors()
+        self.binary_factors_ = input_validation.is_binary(pd.DataFrame(known.rows))
+        self.combinations_ = list(known.numbers)
+        self.errors_ = np.full(len(self.train_factors_), np.nan)
+        self.outcomes_ = self.errors_.copy()
+        self.probability_of_ = "misreading"
+
+    def _check_partial(self) -> None:
+        require(
+            self.edition == 2 and self.kind == "ridge" and self.num_permutations == 0,
+            "partial_fit keeps sums and no samples, which verdicts, logistic regressions and "
+            "edition=1 need: set kind='ridge' and num_permutations=0, or use fit",
+        )
+        require(
+            self._sums is not None or "layer_" not in self.__dict__,
+            "this probe was fitted by fit, which keeps no sums: use a new one for partial_fit",
+        )
 
     def _check_layers(self, activations: Any) -> dict[str, Any]:
         layers = input_validation.check_layers(activations)
@@ -186,6 +279,10 @@ class Decodability(BaseEstimator):
         another value, or off by more than its standard deviation.
         """
         check_is_fitted(self, "layer_")
+        require(
+            not np.isnan(self.outcomes_).all(),
+            "rank needs the errors of all samples, which partial_fit does not keep: use fit",
+        )
         predicted = None if activations is None else self._decode(activations, for_ranking=True)
         num_samples = None if predicted is None else len(predicted)
         frame: Any = input_validation.factor_table(factors, num_samples)
@@ -395,12 +492,12 @@ class Decodability(BaseEstimator):
                 say(note)
 
     def _choose_layer(
-        self, results: dict[str, Any], layers: dict[str, np.ndarray], is_joined: bool
+        self, results: dict[str, Any], widths: dict[str, int], is_joined: bool
     ) -> None:
         self.layer_ = ALL if is_joined else min(results, key=lambda name: _error(results[name]))
         self.probe_ = results[self.layer_]
-        used_layers = list(layers) if is_joined else [self.layer_]
-        self.widths_ = {name: layers[name].shape[1] for name in used_layers}
+        used_layers = list(widths) if is_joined else [self.layer_]
+        self.widths_ = {name: widths[name] for name in used_layers}
         self.n_features_in_ = sum(self.widths_.values())
 
     def _store_outcomes(

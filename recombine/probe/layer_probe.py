@@ -376,7 +376,7 @@ def probe_layer(
         factor_errors=np.nanmean(errors_of_samples, axis=0),
         is_misread=data.targets.is_misread(left_out, data.y),
         penalties=penalties,
-        is_at_edge=_is_at_edge(errors),
+        is_at_edge=is_at_edge(errors),
         num_constant=constant_features(ridge),
     )
 
@@ -400,7 +400,7 @@ def _stacked(maps: list[LinearMap]) -> LinearMap:
     )
 
 
-def _is_at_edge(errors: np.ndarray) -> np.ndarray:
+def is_at_edge(errors: np.ndarray) -> np.ndarray:
     """Whether the error still falls at the edge of the grid: errors of penalties x factors."""
     if len(errors) < 2:
         return np.zeros(errors.shape[1], bool)

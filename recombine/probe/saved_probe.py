@@ -184,10 +184,8 @@ def _table(text: str) -> pd.DataFrame:
 
 
 def _targets(factors: list[dict[str, Any]], variance: np.ndarray) -> Targets:
-    targets = Targets.__new__(Targets)
-    targets.factors = [
+    known = [
         Factor(factor["name"], slice(*factor["columns"]), tuple(factor["values"]))
         for factor in factors
     ]
-    targets.variance = variance
-    return targets
+    return Targets.of(known, variance)
