@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -45,6 +45,29 @@ RESULTS = (
 # Layers with fewer features are fitted on one thread: for small matrices, threads spend more time
 # waiting for each other than computing, above all on a busy machine.
 MIN_MULTITHREADED_WIDTH = 512
+
+
+class _Samples(NamedTuple):
+    """What `fit` knows of every sample, or of every row of activations."""
+
+    frame: pd.DataFrame  # the factors
+    numbers: np.ndarray  # the combination
+    held: np.ndarray
+    roles: Split
+    weights: np.ndarray
+    outcomes: np.ndarray | None
+
+    def of_rows(self, groups: np.ndarray) -> _Samples:
+        """The same for rows of activations, given the sample of each."""
+        weights = self.weights[groups]
+        return _Samples(
+            self.frame.iloc[groups].reset_index(drop=True),
+            self.numbers[groups],
+            self.held[groups],
+            self.roles.of_rows(groups),
+            weights / weights.mean(),
+            None if self.outcomes is None else self.outcomes[groups],
+        )
 
 
 class Decodability(BaseEstimator):
@@ -99,6 +122,7 @@ class Decodability(BaseEstimator):
         *,
         baseline: Any = None,
         sample_weight: Any = None,
+        groups: Any = None,
     ) -> Decodability:
         """Fit probes of all layers, score them, and give a verdict on every factor.
 
@@ -115,6 +139,10 @@ class Decodability(BaseEstimator):
           composed there is marked as already decodable.
         - `sample_weight`: the weight of every sample, in fits and scores
 
+        With `groups`, activations and baseline have several rows per sample, for example one per
+        token (`Recorder(pool="every")`): `groups` has the sample of every row, numbered from 0.
+        All rows of a sample are fitted on, or none, and every row counts once in scores.
+
         Sets `scores_` (layer x factor x split), `verdicts_` (a row per factor), `sentence_`, and
         `layer_`, the layer with the lowest cross-validated error, or `all layers`.
         """
@@ -122,7 +150,11 @@ class Decodability(BaseEstimator):
         self._sums = None
         is_joined = self.layers == "all"
         layers = self._check_layers(activations)
-        num_samples = len(next(iter(layers.values())))
+        num_rows = num_samples = len(next(iter(layers.values())))
+        if groups is not None:
+            require(self.edition == 2, "edition=1 knows no groups: leave edition out")
+            groups = input_validation.check_groups(groups, num_rows)
+            num_samples = int(groups.max()) + 1
         frame: Any = input_validation.factor_table(factors, num_samples)
         self.binary_factors_ = input_validation.is_binary(frame)
         numbers, self.combinations_ = input_validation.number_combinations(
@@ -134,19 +166,25 @@ class Decodability(BaseEstimator):
         if self.edition == 2:
             input_validation.require_values_in_several_combinations(frame, names, numbers)
         roles = split(numbers, held, self.folds, self.seed, self.combinations_)
-        self.targets_ = Targets(frame[~held], names)
         weights = input_validation.sample_weights(sample_weight, num_samples)
+        if outcomes is not None:
+            outcomes = input_validation.as_flags(outcomes, "outcomes", num_samples, True)
+        samples = _Samples(frame, numbers, held, roles, weights, outcomes)
+        if groups is not None:
+            samples = samples.of_rows(groups)
+        fitted_frame: Any = samples.frame[~samples.held]
+        self.targets_ = Targets(fitted_frame, names)
         probed = layers | ({ALL: input_validation.join_layers(layers)} if is_joined else {})
         if self.edition == 1:
             results = self._probe_first_edition(probed, frame, numbers, roles)
         else:
-            data = self._data(frame, numbers, held, roles, weights)
-            baselines = _baseline_layers(baseline, num_samples, probed)
+            data = self._data(samples)
+            baselines = _baseline_layers(baseline, num_rows, probed)
             results = self._probe_layers(probed, baselines, data)
             self._note_class_ids(frame)
         widths = {name: layer.shape[1] for name, layer in layers.items()}
         self._choose_layer(results, widths, is_joined)
-        self._store_outcomes(frame, numbers, held, outcomes)
+        self._store_outcomes(samples)
         return self
 
     def partial_fit(
@@ -397,16 +435,9 @@ class Decodability(BaseEstimator):
             return [name for name in frame if name not in numeric and name not in booleans]
         return input_validation.factors_of_names(frame, self.names)
 
-    def _data(
-        self,
-        frame: pd.DataFrame,
-        numbers: np.ndarray,
-        held: np.ndarray,
-        roles: Split,
-        weights: np.ndarray,
-    ) -> Data:
+    def _data(self, samples: _Samples) -> Data:
         targets = self.targets_
-        y = targets.encode(frame)
+        y = targets.encode(samples.frame)
         self.is_logistic_ = [
             bool(factor.values) and self.kind != "ridge" for factor in targets.factors
         ]
@@ -415,9 +446,9 @@ class Decodability(BaseEstimator):
             control = Control(
                 targets,
                 y,
-                numbers,
-                held,
-                weights,
+                samples.numbers,
+                samples.held,
+                samples.weights,
                 self.num_permutations,
                 self.seed,
                 self.is_logistic_,
@@ -425,9 +456,9 @@ class Decodability(BaseEstimator):
         return Data(
             targets,
             y,
-            numbers,
-            roles,
-            weights,
+            samples.numbers,
+            samples.roles,
+            samples.weights,
             control,
             self.is_logistic_,
             tuple(sorted(self.penalties)),
@@ -500,19 +531,17 @@ class Decodability(BaseEstimator):
         self.widths_ = {name: widths[name] for name in used_layers}
         self.n_features_in_ = sum(self.widths_.values())
 
-    def _store_outcomes(
-        self, frame: Any, numbers: np.ndarray, held: np.ndarray, outcomes: Any
-    ) -> None:
+    def _store_outcomes(self, samples: _Samples) -> None:
         """Store factors, errors and outcomes of the combinations that were fitted on."""
-        if outcomes is None:
+        frame: Any = samples.frame
+        held = samples.held
+        if samples.outcomes is None:
             outcome = self.probe_.is_misread.astype(float)
             self.probability_of_ = "misreading"
         else:
-            outcome = input_validation.as_flags(
-                outcomes, "outcomes", len(frame), allow_unknown=True
-            )
+            outcome = samples.outcomes
             self.probability_of_ = "failure"
-        train_numbers = numbers[~held]
+        train_numbers = samples.numbers[~held]
         self.train_factors_ = frame[~held].groupby(train_numbers).first()
         by_sample: Any = pd.DataFrame({"error": self.probe_.errors, "outcome": outcome})[~held]
         by_combination = by_sample.groupby(train_numbers).mean()

@@ -306,6 +306,23 @@ def number_combinations(
     return numbers, [str(name) for name in distinct_names]
 
 
+def check_groups(groups: Any, num_rows: int) -> np.ndarray:
+    """The sample of every row of activations: whole numbers from 0 on, without a gap."""
+    checked = np.asarray(groups)
+    require(
+        checked.shape == (num_rows,) and checked.dtype.kind in "iu",
+        f"groups must have the number of the sample of each of the {num_rows} rows of activations, "
+        f"got {checked.dtype} numbers of the shape {checked.shape}: use the groups of the recorder",
+    )
+    count = np.bincount(checked) if checked.min() >= 0 else np.zeros(1)
+    require(
+        bool((count > 0).all()),
+        "groups must number the samples from 0 on, and every sample needs a row of activations: "
+        "leave out samples without rows",
+    )
+    return checked
+
+
 def as_flags(
     values: Any, description: str, num_samples: int, allow_unknown: bool = False
 ) -> np.ndarray:
