@@ -161,7 +161,7 @@ class ControlFits:
         discriminants = None
         if self.control.has_logits[factor]:
             weights, cross, share = self.ridge.explained(fitted, self.without, xy, y_sum)
-            shape = (len(weights), draws.stop - draws.start, -1)
+            shape = (len(weights), draws.stop - draws.start, self._num_columns(factor))
             by_draw = weights.reshape(shape).transpose(1, 2, 0)
             cross_by_draw = cross.reshape(shape).transpose(1, 0, 2)
             of_first = share.reshape(shape[1:])

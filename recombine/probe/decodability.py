@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,8 +23,9 @@ from recombine.probe import failure_ranking, input_validation, report, saved_pro
 from recombine.probe.algebra import make_algebra
 from recombine.probe.control import Control
 from recombine.probe.layer_probe import Data, LayerResult, probe_layer
-from recombine.probe.nonlinear import probe_nonlinear
+from recombine.probe.nonlinear import NonlinearScorer
 from recombine.probe.ridge import PENALTIES
+from recombine.probe.running_sums import RunningSums
 from recombine.probe.scores import score_of
 from recombine.probe.split import Split, split
 from recombine.probe.targets import Targets
@@ -32,9 +33,41 @@ from recombine.probe.targets import Targets
 ALL = "all layers"  # the name of all layers joined into one
 BASELINE = "baseline"  # what layers of the baseline are called in `scores_`
 MIN_PERMUTATIONS = 200  # fewer draws do not support a p-value that is corrected
+# What `fit` sets, and `partial_fit` computes when it is used first.
+RESULTS = (
+    *saved_probe.PLAIN,
+    *saved_probe.TABLES,
+    *saved_probe.ARRAYS,
+    "targets_",
+    "probe_",
+    "train_factors_",
+)
 # Layers with fewer features are fitted on one thread: for small matrices, threads spend more time
 # waiting for each other than computing, above all on a busy machine.
 MIN_MULTITHREADED_WIDTH = 512
+
+
+class _Samples(NamedTuple):
+    """What `fit` knows of every sample, or of every row of activations."""
+
+    frame: pd.DataFrame  # the factors
+    numbers: np.ndarray  # the combination
+    held: np.ndarray
+    roles: Split
+    weights: np.ndarray
+    outcomes: np.ndarray | None
+
+    def of_rows(self, groups: np.ndarray) -> _Samples:
+        """The same for rows of activations, given the sample of each."""
+        weights = self.weights[groups]
+        return _Samples(
+            self.frame.iloc[groups].reset_index(drop=True),
+            self.numbers[groups],
+            self.held[groups],
+            self.roles.of_rows(groups),
+            weights / weights.mean(),
+            None if self.outcomes is None else self.outcomes[groups],
+        )
 
 
 class Decodability(BaseEstimator):
@@ -77,6 +110,8 @@ class Decodability(BaseEstimator):
         self.progress = progress
         self.edition = edition
 
+    _sums: RunningSums | None = None  # what `partial_fit` keeps
+
     def fit(
         self,
         activations: Any,
@@ -87,6 +122,7 @@ class Decodability(BaseEstimator):
         *,
         baseline: Any = None,
         sample_weight: Any = None,
+        groups: Any = None,
     ) -> Decodability:
         """Fit probes of all layers, score them, and give a verdict on every factor.
 
@@ -103,13 +139,22 @@ class Decodability(BaseEstimator):
           composed there is marked as already decodable.
         - `sample_weight`: the weight of every sample, in fits and scores
 
+        With `groups`, activations and baseline have several rows per sample, for example one per
+        token (`Recorder(pool="every")`): `groups` has the sample of every row, numbered from 0.
+        All rows of a sample are fitted on, or none, and every row counts once in scores.
+
         Sets `scores_` (layer x factor x split), `verdicts_` (a row per factor), `sentence_`, and
         `layer_`, the layer with the lowest cross-validated error, or `all layers`.
         """
         self._check_options()
+        self._sums = None
         is_joined = self.layers == "all"
         layers = self._check_layers(activations)
-        num_samples = len(next(iter(layers.values())))
+        num_rows = num_samples = len(next(iter(layers.values())))
+        if groups is not None:
+            require(self.edition == 2, "edition=1 knows no groups: leave edition out")
+            groups = input_validation.check_groups(groups, num_rows)
+            num_samples = int(groups.max()) + 1
         frame: Any = input_validation.factor_table(factors, num_samples)
         self.binary_factors_ = input_validation.is_binary(frame)
         numbers, self.combinations_ = input_validation.number_combinations(
@@ -121,19 +166,105 @@ class Decodability(BaseEstimator):
         if self.edition == 2:
             input_validation.require_values_in_several_combinations(frame, names, numbers)
         roles = split(numbers, held, self.folds, self.seed, self.combinations_)
-        self.targets_ = Targets(frame[~held], names)
         weights = input_validation.sample_weights(sample_weight, num_samples)
+        if outcomes is not None:
+            outcomes = input_validation.as_flags(outcomes, "outcomes", num_samples, True)
+        samples = _Samples(frame, numbers, held, roles, weights, outcomes)
+        if groups is not None:
+            samples = samples.of_rows(groups)
+        fitted_frame: Any = samples.frame[~samples.held]
+        self.targets_ = Targets(fitted_frame, names)
         probed = layers | ({ALL: input_validation.join_layers(layers)} if is_joined else {})
         if self.edition == 1:
             results = self._probe_first_edition(probed, frame, numbers, roles)
         else:
-            data = self._data(frame, numbers, held, roles, weights)
-            baselines = _baseline_layers(baseline, num_samples, probed)
+            data = self._data(samples)
+            baselines = _baseline_layers(baseline, num_rows, probed)
             results = self._probe_layers(probed, baselines, data)
             self._note_class_ids(frame)
-        self._choose_layer(results, layers, is_joined)
-        self._store_outcomes(frame, numbers, held, outcomes)
+        widths = {name: layer.shape[1] for name, layer in layers.items()}
+        self._choose_layer(results, widths, is_joined)
+        self._store_outcomes(samples)
         return self
+
+    def partial_fit(
+        self,
+        activations: Any,
+        factors: Any,
+        combinations: Any = None,
+        held_out: Any = None,
+        *,
+        sample_weight: Any = None,
+    ) -> Decodability:
+        """Add a batch of samples, for activations that do not fit in memory.
+
+        The arguments are those of `fit`. Only sums of products are kept, so memory does not grow
+        with the number of samples: at most 3 matrices of features x features per layer and fold.
+        `scores_`, `coef_` and all other results are computed when one of them is used.
+
+        This needs kind="ridge" and num_permutations=0: verdicts, logistic regressions and the
+        nonlinear probe need all samples, and so does `rank`. Names are scored by the R2 of their
+        one-hot columns, and intervals are over folds. A combination's fold follows from a hash of
+        its name.
+        """
+        self._check_options()
+        self._check_partial()
+        layers = self._check_layers(activations)
+        num_samples = len(next(iter(layers.values())))
+        frame = input_validation.factor_table(factors, num_samples)
+        held = np.zeros(num_samples, bool)
+        if held_out is not None:
+            held = input_validation.as_flags(held_out, "held_out", num_samples) == 1
+        weights = input_validation.check_weights(sample_weight, num_samples)
+        if self.layers == "all":
+            layers = layers | {ALL: input_validation.join_layers(layers)}
+        if self._sums is None:
+            self._sums = RunningSums(self.folds, self.seed, self.names)
+        self._sums.add(layers, frame, combinations, held, weights)
+        for name in RESULTS:  # they are computed anew
+            self.__dict__.pop(name, None)
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        """Compute the results of `partial_fit` when one of them is used for the first time."""
+        if name not in RESULTS or self.__dict__.get("_sums") is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self._finish_sums(self.__dict__["_sums"])
+        return self.__dict__[name]
+
+    def _finish_sums(self, sums: RunningSums) -> None:
+        """Set all results from the sums of `partial_fit`."""
+        penalties = tuple(sorted(self.penalties))
+        results = sums.probe(penalties, make_algebra(self.device))
+        self.targets_ = sums.fitted_targets
+        self.is_logistic_ = [False] * len(self.targets_.factors)
+        rows = [{"layer": name} | row for name, each in results.items() for row in each.rows]
+        self.scores_ = pd.DataFrame(rows)
+        self.verdicts_ = pd.DataFrame(columns=["factor", "layer", "verdict", "reason"])
+        self.sentence_ = ""
+        self.notes_ = report.edge_notes(results, self.targets_)
+        widths = {name: layer.width for name, layer in sums.layers.items()}
+        own = {name: width for name, width in widths.items() if name != ALL}
+        self.constant_features_ = {name: results[name].num_constant for name in own}
+        self._choose_layer(results, own, self.layers == "all")
+        known = sums.combinations
+        self.train_factors_ = known.fitted_factors()
+        self.binary_factors_ = input_validation.is_binary(pd.DataFrame(known.rows))
+        self.combinations_ = list(known.numbers)
+        self.errors_ = np.full(len(self.train_factors_), np.nan)
+        self.outcomes_ = self.errors_.copy()
+        self.probability_of_ = "misreading"
+
+    def _check_partial(self) -> None:
+        require(
+            self.edition == 2 and self.kind == "ridge" and self.num_permutations == 0,
+            "partial_fit keeps sums and no samples, which verdicts, logistic regressions and "
+            "edition=1 need: set kind='ridge' and num_permutations=0, or use fit",
+        )
+        require(
+            self._sums is not None or "layer_" not in self.__dict__,
+            "this probe was fitted by fit, which keeps no sums: use a new one for partial_fit",
+        )
 
     def _check_layers(self, activations: Any) -> dict[str, Any]:
         layers = input_validation.check_layers(activations)
@@ -186,6 +317,10 @@ class Decodability(BaseEstimator):
         another value, or off by more than its standard deviation.
         """
         check_is_fitted(self, "layer_")
+        require(
+            not np.isnan(self.outcomes_).all(),
+            "rank needs the errors of all samples, which partial_fit does not keep: use fit",
+        )
         predicted = None if activations is None else self._decode(activations, for_ranking=True)
         num_samples = None if predicted is None else len(predicted)
         frame: Any = input_validation.factor_table(factors, num_samples)
@@ -300,16 +435,9 @@ class Decodability(BaseEstimator):
             return [name for name in frame if name not in numeric and name not in booleans]
         return input_validation.factors_of_names(frame, self.names)
 
-    def _data(
-        self,
-        frame: pd.DataFrame,
-        numbers: np.ndarray,
-        held: np.ndarray,
-        roles: Split,
-        weights: np.ndarray,
-    ) -> Data:
+    def _data(self, samples: _Samples) -> Data:
         targets = self.targets_
-        y = targets.encode(frame)
+        y = targets.encode(samples.frame)
         self.is_logistic_ = [
             bool(factor.values) and self.kind != "ridge" for factor in targets.factors
         ]
@@ -318,9 +446,9 @@ class Decodability(BaseEstimator):
             control = Control(
                 targets,
                 y,
-                numbers,
-                held,
-                weights,
+                samples.numbers,
+                samples.held,
+                samples.weights,
                 self.num_permutations,
                 self.seed,
                 self.is_logistic_,
@@ -328,9 +456,9 @@ class Decodability(BaseEstimator):
         return Data(
             targets,
             y,
-            numbers,
-            roles,
-            weights,
+            samples.numbers,
+            samples.roles,
+            samples.weights,
             control,
             self.is_logistic_,
             tuple(sorted(self.penalties)),
@@ -349,9 +477,12 @@ class Decodability(BaseEstimator):
             for name, x in every.items():
                 max_threads = 1 if x.shape[1] < MIN_MULTITHREADED_WIDTH else None
                 with threads.limit(limits=max_threads):
-                    results[name] = probe_layer(x, data)
-                    if data.control is not None:
-                        nonlinear[name] = probe_nonlinear(x, data)
+                    if data.control is None:
+                        results[name] = probe_layer(x, data)
+                    else:
+                        scorer = NonlinearScorer(data)
+                        results[name] = probe_layer(x, data, scorer.add)
+                        nonlinear[name] = scorer.result()
                 meter.advance()
         summary = report.summarize(results, nonlinear, set(baselines), data)
         self.scores_ = summary.scores
@@ -393,27 +524,25 @@ class Decodability(BaseEstimator):
                 say(note)
 
     def _choose_layer(
-        self, results: dict[str, Any], layers: dict[str, np.ndarray], is_joined: bool
+        self, results: dict[str, Any], widths: dict[str, int], is_joined: bool
     ) -> None:
         self.layer_ = ALL if is_joined else min(results, key=lambda name: _error(results[name]))
         self.probe_ = results[self.layer_]
-        used_layers = list(layers) if is_joined else [self.layer_]
-        self.widths_ = {name: layers[name].shape[1] for name in used_layers}
+        used_layers = list(widths) if is_joined else [self.layer_]
+        self.widths_ = {name: widths[name] for name in used_layers}
         self.n_features_in_ = sum(self.widths_.values())
 
-    def _store_outcomes(
-        self, frame: Any, numbers: np.ndarray, held: np.ndarray, outcomes: Any
-    ) -> None:
+    def _store_outcomes(self, samples: _Samples) -> None:
         """Store factors, errors and outcomes of the combinations that were fitted on."""
-        if outcomes is None:
+        frame: Any = samples.frame
+        held = samples.held
+        if samples.outcomes is None:
             outcome = self.probe_.is_misread.astype(float)
             self.probability_of_ = "misreading"
         else:
-            outcome = input_validation.as_flags(
-                outcomes, "outcomes", len(frame), allow_unknown=True
-            )
+            outcome = samples.outcomes
             self.probability_of_ = "failure"
-        train_numbers = numbers[~held]
+        train_numbers = samples.numbers[~held]
         self.train_factors_ = frame[~held].groupby(train_numbers).first()
         by_sample: Any = pd.DataFrame({"error": self.probe_.errors, "outcome": outcome})[~held]
         by_combination = by_sample.groupby(train_numbers).mean()

@@ -44,7 +44,7 @@ from recombine.probe.activation_store import ActivationStore
 from recombine.probe.denoising import ALL_STEPS, HALVES, PipelineCall
 from recombine.probe.device_transfer import to_cpu
 from recombine.probe.layer_selection import select_modules
-from recombine.probe.pooling import Pool, find_tensor
+from recombine.probe.pooling import EVERY, Pool, find_tensor
 from recombine.probe.prompts import Prompts, judge
 from recombine.probe.recorder import MAX_MEMORY
 
@@ -125,6 +125,10 @@ class Diffusion:
             f"halves must be 'conditional', 'unconditional' or both, got {halves!r}",
         )
         self.halves = tuple(halves)
+        require(
+            pool != EVERY,
+            "pool='every' is for Recorder and Pretrained: Diffusion has one row per image",
+        )
         self.pool: Pool = pool
         self.text = text
         self.paper = paper

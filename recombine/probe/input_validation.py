@@ -126,7 +126,13 @@ def _without_torch(activations: Any) -> Any:
 
 
 def sample_weights(weights: Any, num_samples: int) -> np.ndarray:
-    """The weight of every sample, 1 by default."""
+    """The weight of every sample, 1 by default; the mean is 1."""
+    checked = check_weights(weights, num_samples)
+    return checked / checked.mean()
+
+
+def check_weights(weights: Any, num_samples: int) -> np.ndarray:
+    """The weight of every sample as the user provides it, 1 by default."""
     if weights is None:
         return np.ones(num_samples)
     try:
@@ -140,7 +146,7 @@ def sample_weights(weights: Any, num_samples: int) -> np.ndarray:
     )
     is_valid = np.isfinite(checked).all() and (checked > 0).all()
     require(bool(is_valid), "sample_weight must be positive: leave out samples that do not count")
-    return checked / checked.mean()
+    return checked
 
 
 def factors_of_names(factors: pd.DataFrame, names: Any) -> list[str]:
@@ -182,12 +188,17 @@ def require_values_in_several_combinations(
     for name in names:
         codes = pd.factorize(factors[name])[0]
         pairs = pd.DataFrame({"value": codes, "combination": numbers}).drop_duplicates()
-        require(
-            int(pairs["value"].value_counts().max()) > 1,
-            f"every value of factor {name!r} occurs in one combination only, so no probe can "
-            "learn the value of a held-out combination: add a factor that varies independently of "
-            "it, or name combinations that share its values",
-        )
+        require_shared_value(name, int(pairs["value"].value_counts().max()))
+
+
+def require_shared_value(name: str, num_combinations: int) -> None:
+    """Refuse a factor of names if no value occurs in more than this number of combinations, 1."""
+    require(
+        num_combinations > 1,
+        f"every value of factor {name!r} occurs in one combination only, so no probe can "
+        "learn the value of a held-out combination: add a factor that varies independently of "
+        "it, or name combinations that share its values",
+    )
 
 
 def factor_table(factors: Any, num_samples: int | None = None) -> pd.DataFrame:
@@ -293,6 +304,23 @@ def number_combinations(
         f"sample {int(np.argmin(numbers))} has no combination: name one for each sample",
     )
     return numbers, [str(name) for name in distinct_names]
+
+
+def check_groups(groups: Any, num_rows: int) -> np.ndarray:
+    """The sample of every row of activations: whole numbers from 0 on, without a gap."""
+    checked = np.asarray(groups)
+    require(
+        checked.shape == (num_rows,) and checked.dtype.kind in "iu",
+        f"groups must have the number of the sample of each of the {num_rows} rows of activations, "
+        f"got {checked.dtype} numbers of the shape {checked.shape}: use the groups of the recorder",
+    )
+    count = np.bincount(checked) if checked.min() >= 0 else np.zeros(1)
+    require(
+        bool((count > 0).all()),
+        "groups must number the samples from 0 on, and every sample needs a row of activations: "
+        "leave out samples without rows",
+    )
+    return checked
 
 
 def as_flags(

@@ -7,7 +7,7 @@ factor's penalty. The control's draws are solved on the ridge path, and compared
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -347,12 +347,21 @@ class Scorer:
             self.nulls[side].add(factor, draws, outputs, truth, self.data.weights[block])
 
 
-def probe_layer(x: np.ndarray, data: Data) -> LayerResult:
-    """Fit and score the probes of one layer, `x` of samples x features."""
+def probe_layer(
+    x: np.ndarray,
+    data: Data,
+    add_nonlinear: Callable[[Evaluation, Ridge], None] | None = None,
+) -> LayerResult:
+    """Fit and score the probes of one layer, `x` of samples x features.
+
+    `add_nonlinear` fits further probes of an evaluation, from the sums of the linear ones.
+    """
     fits = LayerFits(x, data)
     scorer = Scorer(data)
     for evaluation in evaluations(data.roles):
         scorer.add(evaluation, fits)
+        if add_nonlinear is not None:
+            add_nonlinear(evaluation, fits.ridge(evaluation.without))
     errors = fits.penalty_errors(NO_FOLD)
     penalties = fits.best_penalties(errors)
     ridge = fits.ridge(NO_FOLD)
@@ -368,7 +377,7 @@ def probe_layer(x: np.ndarray, data: Data) -> LayerResult:
         factor_errors=np.nanmean(errors_of_samples, axis=0),
         is_misread=data.targets.is_misread(left_out, data.y),
         penalties=penalties,
-        is_at_edge=_is_at_edge(errors),
+        is_at_edge=is_at_edge(errors),
         num_constant=constant_features(ridge),
     )
 
@@ -392,7 +401,7 @@ def _stacked(maps: list[LinearMap]) -> LinearMap:
     )
 
 
-def _is_at_edge(errors: np.ndarray) -> np.ndarray:
+def is_at_edge(errors: np.ndarray) -> np.ndarray:
     """Whether the error still falls at the edge of the grid: errors of penalties x factors."""
     if len(errors) < 2:
         return np.zeros(errors.shape[1], bool)

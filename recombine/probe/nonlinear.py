@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from recombine.probe.layer_probe import Data, LayerFits, Scored, Scorer, evaluations
+from recombine.probe.layer_probe import Data, Evaluation, LayerFits, Scored, Scorer
 from recombine.probe.ridge import Ridge
 
 NUM_COMPONENTS = 24  # with their products, 24 + 24 * 25 / 2 = 324 features
@@ -17,19 +17,24 @@ OVERSAMPLING = 8
 BLOCK_SAMPLES = 1 << 14
 
 
-def probe_nonlinear(x: np.ndarray, data: Data) -> Scored:
-    """Fit and score nonlinear probes of one layer, in the same way as linear ones."""
-    scorer = Scorer(data)
-    data = data._replace(penalties=data.penalties[::2])  # a coarser grid halves the time
-    linear = LayerFits(x, data)
-    for evaluation in evaluations(data.roles):
-        without = evaluation.without
-        features = product_features(linear.ridge(without), without)
+class NonlinearScorer:
+    """Collects the predictions of the nonlinear probes of one layer, in the way of linear ones."""
+
+    def __init__(self, data: Data):
+        self.data = data._replace(penalties=data.penalties[::2])  # a coarser grid: half the time
+        self.scorer = Scorer(data)
+
+    def add(self, evaluation: Evaluation, linear: Ridge) -> None:
+        """Fit the probes of one evaluation on the sums of the layer's linear regressions."""
+        features = product_features(linear, evaluation.without)
         # The features depend on the folds that are left out, so they serve this evaluation only.
-        fits = LayerFits(features, data)
+        fits = LayerFits(features, self.data)
         fits.is_wide = True
-        scorer.add(evaluation, fits, use_logistic=False)
-    return scorer.result()
+        self.scorer.add(evaluation, fits, use_logistic=False)
+
+    def result(self) -> Scored:
+        """Scores of all factors on both sides."""
+        return self.scorer.result()
 
 
 def product_features(ridge: Ridge, without: frozenset[int]) -> np.ndarray:
@@ -65,5 +70,5 @@ def _largest_eigenvectors(matrix: np.ndarray, num: int) -> tuple[np.ndarray, np.
             basis = np.linalg.qr(matrix @ basis)[0]
         values, small = np.linalg.eigh(basis.T @ matrix @ basis)
         vectors = basis @ small
-    is_large = values > 1e-9 * max(values[-1], np.finfo(float).tiny)
+    is_large = values > 1e-9 * max(values.max(initial=0.0), np.finfo(float).tiny)
     return vectors[:, is_large][:, -num:], values[is_large][-num:]

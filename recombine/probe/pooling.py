@@ -18,7 +18,9 @@ from torch import Tensor
 
 from recombine.basics.errors import InputError, require
 
-Pool = Literal["mean", "first", "last", "flat"] | int | tuple[int, int] | Callable[[Tensor], Tensor]
+EVERY = "every"
+PoolName = Literal["mean", "first", "last", "flat", "every"]
+Pool = PoolName | int | tuple[int, int] | Callable[[Tensor], Tensor]
 Channels = Literal["first", "last"] | None
 # A function from the shape of rows to the memory where they will be stored, None if that is
 # unknown.
@@ -56,6 +58,15 @@ def is_position(pool: Any) -> bool:
 
 def _is_index(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def count_rows(name: str, tensor: Tensor, mask: Tensor | None) -> Tensor:
+    """The number of rows of every sample with `pool="every"`: that of its tokens, or 1."""
+    if tensor.is_nested:
+        return torch.tensor([len(sample) for sample in tensor.unbind()])
+    if tensor.ndim < 3:
+        return torch.ones(len(tensor) if tensor.ndim else 1, dtype=torch.long)
+    return _real_tokens(name, tensor, mask).sum(dim=1).cpu()
 
 
 def pool_output(
@@ -117,13 +128,14 @@ def _pool(name: str, tensor: Tensor, pool: Pool, channels: Channels, mask: Tenso
             has_tokens,
             f"layer {name!r} has {tensor.ndim} axes and no {_token_name(pool)}: use pool='mean'",
         )
-        every = torch.ones(tensor.shape[:2], dtype=torch.bool, device=tensor.device)
-        return _pool_masked(name, tensor, pool, every)
+        return _pool_masked(name, tensor, pool, None)
     axes = range(2, tensor.ndim) if channels_first else range(1, tensor.ndim - 1)
     return tensor.mean(dim=tuple(axes), dtype=torch.float32)
 
 
 def _token_name(pool: Any) -> str:
+    if pool == EVERY:
+        return "tokens"
     return f"{pool} token" if isinstance(pool, str) else f"token {pool}"
 
 
@@ -171,16 +183,26 @@ def _as_rows(tensor: Tensor) -> Tensor:
     return tensor.float().flatten(1) if tensor.ndim > 1 else tensor.float()[:, None]
 
 
-def _pool_masked(name: str, tensor: Tensor, pool: Pool, mask: Tensor) -> Tensor:
-    """Pool over the tokens that are not padding."""
+def _real_tokens(name: str, tensor: Tensor, mask: Tensor | None) -> Tensor:
+    """Which tokens are not padding: samples x tokens."""
     num_samples, num_tokens = tensor.shape[:2]
+    if mask is None:
+        return torch.ones((num_samples, num_tokens), dtype=torch.bool, device=tensor.device)
     if mask.shape != (num_samples, num_tokens):
         mask_shape = " x ".join(map(str, mask.shape))
         raise InputError(
             f"layer {name!r} has {num_samples} x {num_tokens} tokens and the attention mask "
             f"{mask_shape}: set pool to a function of the layer's output"
         )
-    is_real = mask.to(tensor.device) != 0
+    return mask.to(tensor.device) != 0
+
+
+def _pool_masked(name: str, tensor: Tensor, pool: Pool, mask: Tensor | None) -> Tensor:
+    """Pool over the tokens that are not padding."""
+    num_samples = len(tensor)
+    is_real = _real_tokens(name, tensor, mask)
+    if pool == EVERY:
+        return tensor[is_real].float()
     if pool != "mean":
         is_real = _chosen_tokens(name, is_real, pool)
     if pool != "mean" and not isinstance(pool, tuple):

@@ -60,6 +60,11 @@ class Pretrained:
         self.processor: Any = processor
         self.recorder = Recorder(self.model, layers or block_patterns(self.model), pool, **options)
 
+    @property
+    def groups(self) -> np.ndarray:
+        """The sample that each row of the activations belongs to, for `pool="every"`."""
+        return self.recorder.groups
+
     def record(self, samples: Sequence[Any], batch_size: int = 32) -> dict[str, np.ndarray]:
         """The activations of texts or images by layer: samples x features."""
         require(

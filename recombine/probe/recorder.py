@@ -15,7 +15,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -28,7 +28,15 @@ from recombine.probe.activation_store import ActivationStore
 from recombine.probe.attention_masks import AttentionMasks
 from recombine.probe.device_transfer import HostTransfer, Rows
 from recombine.probe.layer_selection import layers_with_tokens_first, select_modules
-from recombine.probe.pooling import Channels, Pool, find_tensor, is_position, pool_output
+from recombine.probe.pooling import (
+    EVERY,
+    Channels,
+    Pool,
+    count_rows,
+    find_tensor,
+    is_position,
+    pool_output,
+)
 
 MAX_MEMORY = 2 << 30  # bytes of activations in memory
 SAMPLES_NOT_FIRST = "its first axis is not the sample, so set pool to a function"
@@ -38,14 +46,23 @@ TOKENS_FIRST = (
 )
 
 
+class _Output(NamedTuple):
+    """The rows of a layer's output, and the number of rows of every sample."""
+
+    rows: Tensor
+    counts: Tensor
+
+
 class Recorder:
     """Records layers of a network, with `record(batches)` or, as a context, in your own loop.
 
     - `layers`: names or patterns
     - `pool`: "mean" (over tokens or space), "first" or "last" (token), the index of a token, a span
       (start, stop) of tokens to average, "flat", or a function of the layer's tensor, whose first
-      axis is the sample. Padding is left out if the model, or the module that the layer is in, is
-      called with an attention_mask or a key_padding_mask: token 0 is the first that is not padding.
+      axis is the sample. With "every", every token is a row, and `groups` has the sample of each
+      row, for `Decodability().fit(…, groups=recorder.groups)`. Padding is left out if the model, or
+      the module that the layer is in, is called with an attention_mask or a key_padding_mask: token
+      0 is the first that is not padding.
     - `forward(model, batch)`: how to call the model, if not `model(batch)`, `model(*batch)` or
       `model(**batch)`
     - `channels`: "first" or "last", the axis of features, if it is not found automatically
@@ -87,7 +104,8 @@ class Recorder:
         self._handles: list[Any] = []
         self._exit_stack = contextlib.ExitStack()
         self._thread: threading.Thread | None = None  # that of the current forward pass
-        self._outputs: dict[str, list[Tensor]] | None = None  # rows of the current forward pass
+        self._outputs: dict[str, list[_Output]] | None = None  # of the current forward pass
+        self._rows_per_sample: list[np.ndarray] = []  # of all batches
         self._masks = AttentionMasks(self.model, self.modules)
         self._tokens_first = layers_with_tokens_first(self.model, self.modules)
         self._caller: batching.ModelCaller | None = None
@@ -104,6 +122,12 @@ class Recorder:
             "nothing was recorded: call the model itself inside the `with` block",
         )
         return self.store.arrays()
+
+    @property
+    def groups(self) -> np.ndarray:
+        """The sample that each row of the activations belongs to: 0 for the first sample."""
+        counts = np.concatenate([np.zeros(0, int), *self._rows_per_sample])
+        return np.repeat(np.arange(len(counts)), counts)
 
     def record(self, batches: Any, batch_size: int = 32) -> dict[str, np.ndarray]:
         """Run the network on all batches, in evaluation mode without gradients.
@@ -133,6 +157,7 @@ class Recorder:
         )
         self.store = ActivationStore(self.max_memory, self.folder)
         self._transfer = HostTransfer()
+        self._rows_per_sample = []
         self._in_own_loop = True
         self._exit_stack = contextlib.ExitStack()
         try:
@@ -245,31 +270,41 @@ class Recorder:
         is_next = name not in self._outputs and not self._transfer.is_pending
         find_memory = functools.partial(self.store.next_rows, name) if is_next else None
         rows = pool_output(name, tensor, self.pool, self.channels, mask, find_memory)
-        self._outputs.setdefault(name, []).append(rows)
+        counts = torch.ones(len(rows), dtype=torch.long)
+        if self.pool == EVERY:
+            counts = count_rows(name, tensor, mask)
+        self._outputs.setdefault(name, []).append(_Output(rows, counts))
 
     def _finish_pass(self) -> None:
-        """Check that every layer has one row per sample, and send the rows to the CPU."""
+        """Check that every layer has the same samples, and send the rows to the CPU."""
         outputs = self._outputs or {}
         self._outputs = None
-        rows = {name: self._select_output(name, outputs.get(name, [])) for name in self.modules}
-        first = next(iter(rows.values()))
-        num_samples = len(first) if self._batch_size is None else self._batch_size
+        chosen = {name: self._select_output(name, outputs.get(name, [])) for name in self.modules}
+        first = next(iter(chosen))
+        counts = chosen[first].counts
+        num_samples = len(counts) if self._batch_size is None else self._batch_size
         require(num_samples > 0, "a batch has no sample: leave it out")
-        for name, of_layer in rows.items():
-            if len(of_layer) != num_samples:
+        for name, (rows, own_counts) in chosen.items():
+            if len(own_counts) != num_samples:
                 reason = TOKENS_FIRST if name in self._tokens_first else SAMPLES_NOT_FIRST
                 raise InputError(
-                    f"layer {name!r} returned {len(of_layer)} rows for a batch of {num_samples} "
+                    f"layer {name!r} returned {len(own_counts)} rows for a batch of {num_samples} "
                     f"samples: {reason}"
                 )
-            self.store.check_width(name, of_layer.shape[1])
-        self._store_rows(self._transfer.send(rows))
+            require(
+                torch.equal(own_counts, counts),
+                f"layers {first!r} and {name!r} have different numbers of tokens: record them with "
+                "separate recorders, or set another pool",
+            )
+            self.store.check_width(name, rows.shape[1])
+        self._rows_per_sample.append(counts.numpy())
+        self._store_rows(self._transfer.send({name: each.rows for name, each in chosen.items()}))
 
     def _store_rows(self, batches: Iterator[Rows]) -> None:
         for rows in batches:
             self.store.add(rows)
 
-    def _select_output(self, name: str, outputs: list[Tensor]) -> Tensor:
+    def _select_output(self, name: str, outputs: list[_Output]) -> _Output:
         """The rows of a layer that may have run several times."""
         if not outputs:
             raise InputError(
@@ -282,12 +317,17 @@ class Recorder:
                 "repeated='first', 'last' or 'mean' to choose an output"
             )
         if self.repeated == "mean" and len(outputs) > 1:
+            first = outputs[0]
+            is_same = [
+                each.rows.shape == first.rows.shape and torch.equal(each.counts, first.counts)
+                for each in outputs
+            ]
             require(
-                len({rows.shape for rows in outputs}) == 1,
+                all(is_same),
                 f"layer {name!r} returned rows of different widths in one forward pass: set "
                 "repeated='first' or 'last'",
             )
-            return torch.stack(outputs).mean(dim=0)
+            return _Output(torch.stack([each.rows for each in outputs]).mean(dim=0), first.counts)
         return outputs[0] if self.repeated == "first" else outputs[-1]
 
 
@@ -304,9 +344,9 @@ def _check_options(model: Any, pool: Any, repeated: Any, channels: Any) -> None:
         "models directly to Decodability",
     )
     require(
-        callable(pool) or is_position(pool) or pool in ("mean", "first", "last", "flat"),
-        "pool must be 'mean', 'first', 'last', 'flat', the index of a token, a span of two indices "
-        f"or a function, got {pool!r}",
+        callable(pool) or is_position(pool) or pool in ("mean", "first", "last", "flat", EVERY),
+        "pool must be 'mean', 'first', 'last', 'flat', 'every', the index of a token, a span of "
+        f"two indices or a function, got {pool!r}",
     )
     require(
         repeated in (None, "first", "last", "mean"),

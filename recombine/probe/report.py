@@ -21,6 +21,7 @@ from recombine.probe.layer_probe import (
 )
 from recombine.probe.permutations import value_codes
 from recombine.probe.scores import FactorScores
+from recombine.probe.targets import Targets
 from recombine.probe.verdicts import (
     COMPOSED,
     NONLINEAR,
@@ -76,7 +77,7 @@ def summarize(
     scores = pd.DataFrame(rows)
     every = pd.DataFrame(verdict_rows)
     chosen = _by_factor(every)
-    notes = _edge_notes(results, scores, data)
+    notes = edge_notes(results, data.targets)
     if tests is None:
         return Summary(scores, every.iloc[:0], "", notes)
     if data.control is not None and data.control.unbalanced:
@@ -260,13 +261,13 @@ def _by_factor(every: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _edge_notes(results: Mapping[str, LayerResult], scores: pd.DataFrame, data: Data) -> list[str]:
+def edge_notes(results: Mapping[str, Any], targets: Targets) -> list[str]:
     """A note for every layer with penalties at the edge of the grid."""
     notes = []
     for name, result in results.items():
         at_edge = [
             factor.name
-            for factor, is_at_edge in zip(data.targets.factors, result.is_at_edge, strict=True)
+            for factor, is_at_edge in zip(targets.factors, result.is_at_edge, strict=True)
             if is_at_edge
         ]
         if at_edge:

@@ -85,6 +85,7 @@ class Ridge:
         one_hot: Sequence[slice] = (),
     ):
         self.x = x
+        self.precision = precision_of(x)
         self.one_hot = one_hot
         self.algebra = algebra or Algebra()
         self.weights = np.ones(len(x)) if weights is None else weights
@@ -214,8 +215,7 @@ class Ridge:
         return System(n, mean, inverse_scale, correlation)
 
     def _inverse_deviations(self, variance: np.ndarray, mean: np.ndarray) -> np.ndarray:
-        precision = np.finfo(self.x.dtype).eps if self.x.dtype.kind == "f" else 0
-        smallest = (MIN_DEVIATION * precision * np.abs(self.shift + mean)) ** 2
+        smallest = (MIN_DEVIATION * self.precision * np.abs(self.shift + mean)) ** 2
         smallest += ROUNDING * mean**2 + np.finfo(float).tiny
         varies = variance > smallest
         return np.where(varies, 1 / np.sqrt(np.where(varies, variance, 1)), 0.0)
@@ -236,6 +236,11 @@ class Ridge:
             xy += h.T @ target
             xx = self.algebra.gram(h, weights) + xx
         return Moments(total[0], total[1], total[2], xx, xy)
+
+
+def precision_of(x: np.ndarray) -> float:
+    """The relative rounding error of the numbers in an array; 0 for whole numbers."""
+    return float(np.finfo(x.dtype).eps) if x.dtype.kind == "f" else 0.0
 
 
 def constant_features(ridge: Ridge) -> int:
@@ -259,8 +264,7 @@ def _span(x: np.ndarray, used: np.ndarray, weights: np.ndarray, shift: np.ndarra
     centered = x[used] - shift
     centered -= share @ centered
     deviation = np.sqrt(share @ centered**2)
-    precision = np.finfo(x.dtype).eps if x.dtype.kind == "f" else 0
-    varies = deviation > MIN_DEVIATION * precision * np.abs(shift) + np.finfo(float).tiny
+    varies = deviation > MIN_DEVIATION * precision_of(x) * np.abs(shift) + np.finfo(float).tiny
     inverse = np.where(varies, 1 / np.where(varies, deviation, 1), 0.0)
     centered *= inverse
     values, vectors = np.linalg.eigh(centered @ centered.T)

@@ -85,12 +85,29 @@ def load(probe: Any, path: Path) -> Any:
     try:
         description = json.loads(path.with_suffix(".json").read_text())
         arrays = load_file(path)
-    except (ValueError, SafetensorError, OSError) as error:
+    except (ValueError, SafetensorError, OSError, RecursionError) as error:
         raise InputError(f"{path} is not a saved probe ({error}): save the probe again") from error
     require(
         isinstance(description, dict) and description.get("format") == FORMAT,
         f"{path.with_suffix('.json')} is not a saved probe of format {FORMAT}: save it again",
     )
+    try:
+        _set_attributes(probe, description, arrays)
+        is_consistent = _is_consistent(probe)
+    except KeyError as error:
+        raise InputError(f"{path} lacks {error}: save the probe again") from error
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"{path} is not a saved probe ({reason}): save the probe again") from error
+    require(
+        is_consistent,
+        f"the arrays in {path} do not have the shapes that its .json file describes: save the "
+        "probe again, and keep both files together",
+    )
+    return probe
+
+
+def _set_attributes(probe: Any, description: dict[str, Any], arrays: dict[str, Any]) -> None:
     probe.set_params(**_options(description["options"]))
     for name in PLAIN:
         setattr(probe, name, description[name])
@@ -104,7 +121,24 @@ def load(probe: Any, path: Path) -> Any:
         LinearMap(arrays["decode.weights"], arrays["decode.constant"]),
         LinearMap(arrays["ridge.weights"], arrays["ridge.constant"]),
     )
-    return probe
+
+
+def _is_consistent(probe: Any) -> bool:
+    """Whether the arrays of a loaded probe have the shapes that its description implies."""
+    targets = probe.targets_
+    num_features = sum(probe.widths_.values())
+    num_combinations = len(probe.train_factors_)
+    return (
+        num_features == probe.n_features_in_
+        and len(probe.is_logistic_) == len(targets.factors)
+        and targets.variance.shape == (len(targets.factors),)
+        and probe.errors_.shape == probe.outcomes_.shape == (num_combinations,)
+        and all(
+            fitted.weights.shape == (num_features, targets.width)
+            and fitted.constant.shape == (targets.width,)
+            for fitted in probe.probe_
+        )
+    )
 
 
 def _description(probe: Any) -> dict[str, Any]:
@@ -150,10 +184,8 @@ def _table(text: str) -> pd.DataFrame:
 
 
 def _targets(factors: list[dict[str, Any]], variance: np.ndarray) -> Targets:
-    targets = Targets.__new__(Targets)
-    targets.factors = [
+    known = [
         Factor(factor["name"], slice(*factor["columns"]), tuple(factor["values"]))
         for factor in factors
     ]
-    targets.variance = variance
-    return targets
+    return Targets.of(known, variance)

@@ -26,6 +26,13 @@ class Split(NamedTuple):
         """The fold of every sample that probes are fitted on; -1 for all other samples."""
         return np.where(self.reserved, -1, self.folds)
 
+    def of_rows(self, groups: np.ndarray) -> Split:
+        """The roles of rows of activations, which have those of their samples.
+
+        The control of the first edition is not defined for rows.
+        """
+        return Split(self.folds[groups], self.reserved[groups], np.arange(len(groups)))
+
 
 def split(
     combinations: np.ndarray, held_out: np.ndarray, num_folds: int, seed: int, names: list[str]

@@ -8,7 +8,7 @@ variance, so that predicting the mean has an error of 1.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,19 +42,21 @@ class Targets:
         for name in factors:
             values: tuple[Any, ...] = ()
             if name in names:
-                values = _sorted_values(factors[name])
-                is_numeric = pd.api.types.is_numeric_dtype(factors[name])
-                remedy = "probe it as numbers" if is_numeric else "provide it as numbers"
-                require(
-                    len(values) <= MAX_VALUES,
-                    f"factor {name!r} has {len(values)} different values, more than {MAX_VALUES}: "
-                    f"{remedy}",
-                )
+                values = sorted_values(factors[name].unique())
+                check_number_of_values(str(name), factors[name], len(values))
             start = self.factors[-1].columns.stop if self.factors else 0
             columns = slice(start, start + max(1, len(values)))
             self.factors.append(Factor(str(name), columns, values))
         y = self.encode(factors)
         self.variance = np.array([y[:, f.columns].var(axis=0).sum() for f in self.factors])
+
+    @classmethod
+    def of(cls, factors: list[Factor], variance: np.ndarray) -> Targets:
+        """Targets of known factors and variances."""
+        targets = cls.__new__(cls)
+        targets.factors = factors
+        targets.variance = variance
+        return targets
 
     @property
     def width(self) -> int:
@@ -123,8 +125,19 @@ class Targets:
         return result
 
 
-def _sorted_values(column: Any) -> tuple[Any, ...]:
-    return tuple(sorted(column.unique(), key=lambda value: (str(type(value)), value)))
+def sorted_values(values: Iterable[Any]) -> tuple[Any, ...]:
+    """Different values in the order of their target columns."""
+    return tuple(sorted(values, key=lambda value: (str(type(value)), value)))
+
+
+def check_number_of_values(name: str, column: Any, num_values: int) -> None:
+    """Refuse a factor of names with too many values."""
+    is_numeric = pd.api.types.is_numeric_dtype(column)
+    remedy = "probe it as numbers" if is_numeric else "provide it as numbers"
+    require(
+        num_values <= MAX_VALUES,
+        f"factor {name!r} has {num_values} different values, more than {MAX_VALUES}: {remedy}",
+    )
 
 
 def _columns(factors: pd.DataFrame, factor: Factor) -> np.ndarray:

@@ -348,3 +348,13 @@ def test_too_little_memory_is_explained(user_files, monkeypatch):
     monkeypatch.setattr(Decodability, "fit", refuse)
     with pytest.raises(InputError, match="there is not enough memory for these probes"):
         probe(folder / "a.npz", folder / "f.csv")
+
+
+def test_a_layer_that_never_varies_is_reported_and_has_no_factor(tmp_path):
+    factors = samples(300)
+    np.savez(tmp_path / "a.npz", first_token=np.ones((300, 3)), late=parts(factors))
+    factors.to_csv(tmp_path / "f.csv", index=False)
+    result, lines = probe(tmp_path / "a.npz", tmp_path / "f.csv")
+    kinds = {row["verdict"] for row in result["scores"] if row["layer"] == "first_token"}
+    assert kinds == {"absent"}
+    assert "Layer first_token: 3 of 3 features never vary." in lines

@@ -1,11 +1,13 @@
 """What users of scikit-learn expect of a fitted probe: files, pickles, weights, inputs."""
 
+import json
 import pickle
 
 import joblib
 import numpy as np
 import pandas as pd
 import pytest
+from safetensors.numpy import load_file, save_file
 from sklearn.base import clone
 
 from recombine.basics.errors import InputError
@@ -56,6 +58,51 @@ def test_files_that_are_no_saved_probe_are_refused(fitted, tmp_path):
         Decodability.load(path)
     with pytest.raises(InputError, match=r"cannot write .*: choose another"):
         fitted[0].save(tmp_path / ("x" * 5000 + ".safetensors"))
+
+
+def refused_line(path) -> str:
+    """The message with which a damaged file is refused."""
+    with pytest.raises(InputError) as refused:
+        Decodability.load(path)
+    line = str(refused.value)
+    assert "\n" not in line
+    return line
+
+
+def test_every_missing_key_and_array_is_named(fitted, tmp_path):
+    path = fitted[0].save(tmp_path / "probe.safetensors")
+    text = path.with_suffix(".json").read_text()
+    description = json.loads(text)
+    for key in description:
+        fewer = {name: value for name, value in description.items() if name != key}
+        path.with_suffix(".json").write_text(json.dumps(fewer))
+        assert key in refused_line(path)
+    path.with_suffix(".json").write_text(text)
+    arrays = load_file(path)
+    for key in arrays:
+        save_file({name: array for name, array in arrays.items() if name != key}, path)
+        assert f"lacks '{key}'" in refused_line(path)
+        save_file(arrays | {key: np.concatenate([arrays[key], arrays[key]])}, path)
+        assert "do not have the shapes" in refused_line(path)
+    save_file(arrays, path)
+    assert Decodability.load(path).layer_ == fitted[0].layer_
+
+
+def test_values_of_wrong_types_are_refused(fitted, tmp_path):
+    path = fitted[0].save(tmp_path / "probe.safetensors")
+    description = json.loads(path.with_suffix(".json").read_text())
+    changes = [
+        {key: wrong}
+        for key in ("options", "factors", "widths_", "is_logistic_", "scores_", "train_factors_")
+        for wrong in (None, 3, [3], {"a": "b"})
+    ]
+    changes += [{"options": description["options"] | {"penalties": 3}}, {"n_features_in_": "24"}]
+    changes += [{"options": description["options"] | {"unknown": 3}}]
+    for change in changes:
+        path.with_suffix(".json").write_text(json.dumps(description | change))
+        assert "save the probe again" in refused_line(path)
+    path.with_suffix(".json").write_text("[" * 100_000)
+    assert "is not a saved probe" in refused_line(path)
 
 
 def test_fitted_probes_pickle_and_work_with_joblib(fitted, tmp_path):

@@ -335,7 +335,7 @@ def test_wrong_inputs_are_refused(network):
         Recorder(lambda x: x)
     with pytest.raises(
         InputError,
-        match=r"pool must be 'mean', 'first', 'last', 'flat', the index of a token, .* got 'max'",
+        match=r"pool must be 'mean', 'first', 'last', 'flat', 'every', the index of .* got 'max'",
     ):
         Recorder(network, pool="max")
     batches = iter([x])

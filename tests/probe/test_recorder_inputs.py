@@ -124,7 +124,7 @@ def test_positions_without_a_mask_and_those_that_do_not_exist():
     with pytest.raises(InputError, match="has 1 tokens in sample 2 of a batch, and pool=3"):
         Recorder(model, "block", pool=3).record([(x, is_token)])
     for wrong in (True, (1, 2, 3), 1.5, "middle"):
-        with pytest.raises(InputError, match="pool must be 'mean', 'first', 'last', 'flat', the"):
+        with pytest.raises(InputError, match=r"pool must be 'mean', .* 'flat', 'every'"):
             Recorder(model, "block", pool=wrong)
 
 
@@ -186,3 +186,62 @@ def test_two_threads_at_a_time_are_refused_and_one_after_the_other_is_not():
         model(x + 1)
     expected = torch.cat([x * 2, (x + 1) * 2])
     np.testing.assert_allclose(recorder.activations["0"], expected)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_every_token_is_a_row_and_groups_name_its_sample(side):
+    x, is_token = padded(side)
+    model = Masked()
+    states = model.block(x).detach()
+    expected = torch.cat([states[i][is_token[i]] for i in range(3)])
+    recorder = Recorder(model, ["block", "**"], pool="every")
+    batches = [(x, is_token), (x[:2], is_token[:2])]
+    recorded = recorder.record(batches)["block"]
+    np.testing.assert_allclose(recorded[: len(expected)], expected, atol=1e-6)
+    assert recorder.groups.tolist() == [0] * 6 + [1] * 4 + [2] + [3] * 6 + [4] * 4
+    assert len(recorded) == len(recorder.groups)
+    recorder.record([(x[2:], is_token[2:])])  # groups begin anew
+    assert recorder.groups.tolist() == [0]
+    with recorder:  # your own loop
+        model(x)
+    assert recorder.groups.tolist() == [0] * 6 + [1] * 6 + [2] * 6
+    assert len(recorder.activations["block"]) == 18
+    mean = Recorder(model, "block")
+    mean.record([x])
+    assert mean.groups.tolist() == [0, 1, 2]
+
+
+def test_every_token_of_nested_tensors_is_a_row():
+    x, is_token = padded()
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2).eval()
+
+    def run(model, batch):
+        return model(batch[0], src_key_padding_mask=batch[1])
+
+    recorder = Recorder(model, "layers.1", pool="every", forward=run)
+    with pytest.warns(UserWarning, match="nested tensors is in prototype stage"):
+        recorded = recorder.record([(x, ~is_token)])["layers.1"]
+    assert recorder.groups.tolist() == [0] * 6 + [1] * 4 + [2]
+    with torch.no_grad():
+        np.testing.assert_allclose(recorded[6:10], model(x[1:2, :4])[0], atol=1e-5)
+
+
+def test_every_token_needs_the_same_tokens_in_all_layers():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens, self.whole = nn.Linear(8, 4), nn.Linear(8, 4)
+
+        def forward(self, x):
+            return self.tokens(x).sum() + self.whole(x[:, 0]).sum()
+
+    with pytest.raises(InputError, match="'tokens' and 'whole' have different numbers of tokens"):
+        Recorder(Two(), ["tokens", "whole"], pool="every").record([torch.randn(3, 6, 8)])
+    images = nn.Sequential(nn.Identity())
+    with pytest.raises(InputError, match="has 4 axes and no tokens: use pool='mean'"):
+        Recorder(images, "0", pool="every").record([torch.randn(3, 6, 4, 4)])
+    with pytest.raises(InputError, match="returned 6 rows for a batch of 3 samples"):
+        Recorder(
+            nn.Sequential(nn.Identity()), "0", pool="every", pick=lambda state: state.flatten(0, 1)
+        ).record([torch.randn(3, 2, 8)])

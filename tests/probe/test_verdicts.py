@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.probe_errors import covers, null_verdict
 from recombine.probe import Decodability
+from recombine.probe.algebra import Algebra
 from recombine.probe.verdicts import significance
 from tests.probe.known_truth import activations, grid
 
@@ -124,3 +125,31 @@ def test_intervals_cover_the_true_score():
     covered = [covers(seed, 20, 1.3) for seed in range(60)]
     for name in ("accuracy", "balanced accuracy", "r2"):
         assert sum(each[name] for each in covered) >= 52
+
+
+@pytest.mark.parametrize("width", [4, 300])  # fewer features than samples, and more
+def test_a_layer_that_never_varies_has_no_factor(width):
+    """For example the embedding of the first token, which is the same for all samples."""
+    rows = grid(5, num_samples=8)
+    constant = np.full((len(rows), width), 3.0, np.float32)
+    layers = {"token 0": constant, "late": activations("absent", rows, 5)}
+    probe = Decodability(progress=False).fit(layers, rows)
+    by_layer = probe.to_frame("verdict")
+    assert (by_layer.loc["token 0"] == "absent").all()
+    assert by_layer.at["late", "shape"] == "composed"
+    assert probe.constant_features_ == {"token 0": width, "late": 0}
+
+
+def test_products_of_a_layers_features_are_summed_once(monkeypatch):
+    """Linear and nonlinear probes share these sums, which take most of the time of wide layers."""
+    rows = grid(6, num_samples=8)
+    widths = []
+    original = Algebra.gram
+
+    def count(algebra, h, weights):
+        widths.append(h.shape[1])
+        return original(algebra, h, weights)
+
+    monkeypatch.setattr(Algebra, "gram", count)
+    probe = Decodability(progress=False).fit(activations("composed", rows, 6), rows)
+    assert widths.count(24) == probe.folds
