@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -179,9 +177,3 @@ def test_backgrounds_are_transparent_and_axes_have_titles(frame):
     assert drawn["layout"]["xaxis"]["title"]["text"] == "width"
     assert drawn["layout"]["yaxis"]["title"]["text"] == "test R²"
     assert drawn["layout"]["title"]["text"] == "A title"
-
-
-def test_reporting_and_claims_do_not_import_jax():
-    modules = "recombine.reporting.figure, recombine.reporting.page, recombine.experiments.claim"
-    script = f"import sys, {modules}; sys.exit('jax' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
