@@ -42,7 +42,7 @@ from recombine.experiments.ledger import device_seconds, results_folder
 from recombine.experiments.runner import SCALES, Request, perform
 from recombine.planning.estimate import estimate
 from recombine.storage.table import Table
-from recombine.sweeps.run import Run, identity
+from recombine.sweeps.run import Run, identity, structure
 from recombine.training import cost
 from recombine.training.chunk import Chunk, make_chunks
 from recombine.training.computed import Cell, own_code_hash
@@ -212,29 +212,43 @@ class TimedTraining:
         waiting = [chunk for chunk in chunks if not names_of(chunk) <= self.finished]
         self.waiting = waiting  # chunks, in the order of training
         self.expected = expected_seconds(waiting, cost.load())
-        self.since = limit.clock()  # when the chunk in training began
 
     def run(self) -> None:
         """Train until all runs are finished or the next chunk does not fit into the time."""
         if not self.waiting:
             return
-        if not self._next_fits():
-            self._say_what_is_left()
-            return
         say(f"{self.sweep.name}: {counted(self._num_waiting(), 'run')} to train")
         try:
-            complete(
-                self.sweep.runs,
-                self.table,
-                max_width=self.max_width,
-                mirror=self.after_rows,
-                show_progress=True,
-                about={},
-            )
+            while self.waiting and self._next_fits():
+                complete(
+                    self.next_runs(),
+                    self.table,
+                    max_width=self.max_width,
+                    mirror=self.after_rows,
+                    show_progress=True,
+                    about={},
+                )
         except OutOfTime:
-            self._say_what_is_left()
+            pass
         finally:
             self._export()
+        if self.waiting:
+            self._say_what_is_left()
+
+    def next_runs(self) -> list[Run]:
+        """The runs that may be trained in the time that is left, in whole programs.
+
+        The tasks of all of them are split before the first one is trained. Chunks are planned for
+        each program separately, so they are those of the whole sweep.
+        """
+        programs: set[Run] = set()
+        total = 0.0
+        for chunk in self.waiting:
+            programs.add(structure(chunk.runs[0]))
+            total += self.expected[chunk] * MIN_RATE
+            if total > self.limit.left():
+                break
+        return [run for run in self.sweep.runs if structure(run) in programs]
 
     def after_rows(self, rows: pd.DataFrame) -> None:
         """Called when rows are in the table: after a chunk copy it, and stop if time is up.
@@ -245,12 +259,10 @@ class TimedTraining:
         self.finished |= set(rows["run"])
         is_done = [names_of(chunk) <= self.finished for chunk in self.waiting]
         if not any(is_done):
-            self.since = self.limit.clock()
             return
         num_done = len(is_done) - is_done[::-1].index(True)  # chunks before may have failed
         seconds = sum(self.expected[chunk] for chunk in self.waiting[:num_done])
-        self.limit.add(seconds, self.limit.clock() - self.since)
-        self.since = self.limit.clock()
+        self.limit.add(seconds, device_seconds(rows))
         self.waiting = self.waiting[num_done:]
         if self.waiting and not self._next_fits():
             raise OutOfTime

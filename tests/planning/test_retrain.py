@@ -12,21 +12,22 @@ from recombine.experiments import catalogue
 from recombine.storage.table import Table
 from recombine.sweeps.run import identity
 
-# Three programs, or chunks, of two runs each, and one program of three runs.
+# Three chunks of two runs each, and two chunks with three runs, all of one program.
 FIRST = """
 import recombine as rc
 from tests.tiny import TINY
 
 def runs(scale):
-    return rc.sweep(TINY, model__widths=[(8,), (9,), (10,)], seed=range(2))
+    return rc.sweep(TINY, seed=range(6))
 """
 SECOND = """
 import recombine as rc
 from tests.tiny import TINY
 
 def runs(scale):
-    return rc.sweep(TINY, model__widths=[(11,)], seed=range(3))
+    return rc.sweep(TINY, seed=range(10, 13))
 """
+WIDTH = 2  # runs in a chunk
 
 
 class NumChunks(retrain.TimeLimit):
@@ -46,7 +47,8 @@ class NumChunks(retrain.TimeLimit):
 
 
 @pytest.fixture
-def folders(tmp_path):
+def folders(tmp_path, monkeypatch):
+    monkeypatch.setattr(retrain, "default_max_width", lambda: WIDTH)
     for name, text in (("first", FIRST), ("second", SECOND)):
         (tmp_path / f"{name}.py").write_text(text)
     (tmp_path / "results").mkdir()
@@ -87,7 +89,7 @@ def test_a_sweep_that_stops_keeps_its_rows_and_continues_from_merged_tables(fold
     sweep = listed(folders)[0]
     table = committed(folders, "first")
     assert set(table.meta()["shown"]) == set(sweep.names)
-    whole = rc.train(sweep.runs, progress=False)
+    whole = rc.train(sweep.runs, max_width=WIDTH, progress=False)
     pd.testing.assert_frame_equal(results_of(table.read()), results_of(whole))
     assert len(table.read()) == len(whole), "no row is there twice"
 
@@ -103,6 +105,34 @@ def test_the_same_folder_continues(folders):
     assert not (out / "second.parquet").exists()
 
 
+def test_a_sweep_is_trained_in_parts_that_fit_into_the_time(folders, monkeypatch):
+    calls = []
+
+    def counted_complete(runs, *arguments, **options):
+        calls.append(len(runs))
+        return complete(runs, *arguments, **options)
+
+    complete = retrain.complete
+    monkeypatch.setattr(retrain, "complete", counted_complete)
+    monkeypatch.setattr(retrain, "MIN_RATE", 1.0)
+    text = FIRST.replace("seed=range(6)", "model__widths=[(8, 8), (9, 9)], seed=range(3)")
+    (folders / "first.py").write_text(text)
+    sweep = listed(folders)[0]
+    limit = retrain.TimeLimit(1e6, clock=lambda: 0.0)
+    training = retrain.TimedTraining(sweep, limit, folders / "out", folders)
+    assert len(training.waiting) == 4
+    limit.seconds = training.expected[training.waiting[0]]
+    training.run()
+    assert calls[0] == 3, "the other program does not fit into the time"
+    assert limit.measured > 0
+    limit.seconds = 1e6
+    training.run()
+    rows = Table(folders / "out" / "first.parquet").read()
+    whole = rc.train(sweep.runs, max_width=WIDTH, progress=False)
+    pd.testing.assert_frame_equal(results_of(rows), results_of(whole))
+    assert set(rows["meta/width"]) == set(whole["meta/width"])
+
+
 def test_ctrl_c_keeps_finished_rows(folders):
     def interrupt():
         raise KeyboardInterrupt
@@ -113,14 +143,14 @@ def test_ctrl_c_keeps_finished_rows(folders):
 
 
 def test_earlier_rows_are_shown_until_all_new_ones_are_there(folders):
-    earlier = rc.sweep(listed(folders)[0].runs[0], model__widths=[(12,)], seed=range(2))
+    earlier = rc.sweep(listed(folders)[0].runs[0], seed=range(90, 92))
     table = committed(folders, "first")
     about = {
         "scale": "small",
         "shown": list(map(identity, earlier)),
         "command": "recombine run --seeds 9",
     }
-    rc.train(earlier, table.path, about=about, progress=False)
+    rc.train(earlier, table.path, max_width=WIDTH, about=about, progress=False)
     retrain.train(listed(folders)[:1], NumChunks(2), folders / "one")
     lines = retrain.merge(listed(folders), folders / "one")
     assert lines == ["first: 4 runs added, 2 still missing"]
@@ -139,8 +169,8 @@ def test_earlier_rows_are_shown_until_all_new_ones_are_there(folders):
 
 def test_rows_that_no_experiment_lists_are_not_merged(folders):
     out = folders / "out"
-    other = rc.sweep(listed(folders)[0].runs[0], model__widths=[(12,)])
-    rc.train(other, out / "first.parquet", progress=False)
+    other = rc.sweep(listed(folders)[0].runs[0], seed=range(90, 92))
+    rc.train(other, out / "first.parquet", max_width=WIDTH, progress=False)
     assert retrain.merge(listed(folders), out) == ["first: 0 runs added, 6 still missing"]
     assert not committed(folders, "first").finished()
     (out / "first.parquet").rename(out / "unknown.parquet")
@@ -160,7 +190,6 @@ def test_a_damaged_table_is_refused(folders):
 
 
 def test_a_failing_experiment_does_not_stop_the_next(folders, capsys):
-    text = FIRST.replace("(8,), (9,), (10,)", "(8,)").replace("sweep(", "sweep(_broken(")
     broken = """
 class Broken(rc.Identity):
     def encode(self, params, key, task, examples):
@@ -170,7 +199,8 @@ def _broken(run):
     import dataclasses
     return dataclasses.replace(run, encoding=Broken())
 """
-    text = text.replace("TINY, model", "TINY), model").replace("\ndef runs", f"{broken}\ndef runs")
+    text = FIRST.replace("sweep(TINY", "sweep(_broken(TINY)")
+    text = text.replace("\ndef runs", f"{broken}\ndef runs")
     (folders / "first.py").write_text(text)
     retrain.train(listed(folders), NumChunks(9), folders / "out")
     assert len(Table(folders / "out" / "second.parquet").finished()) == 3
