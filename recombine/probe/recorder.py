@@ -10,6 +10,7 @@ for `Decodability().fit`.
 
 from __future__ import annotations
 
+import array
 import contextlib
 import functools
 import threading
@@ -50,7 +51,7 @@ class _Output(NamedTuple):
     """The rows of a layer's output, and the number of rows of every sample."""
 
     rows: Tensor
-    counts: Tensor
+    counts: list[int]
 
 
 class Recorder:
@@ -105,7 +106,8 @@ class Recorder:
         self._exit_stack = contextlib.ExitStack()
         self._thread: threading.Thread | None = None  # that of the current forward pass
         self._outputs: dict[str, list[_Output]] | None = None  # of the current forward pass
-        self._rows_per_sample: list[np.ndarray] = []  # of all batches
+        # Of all batches. One growing array: small ones between the rows would fragment the memory.
+        self._rows_per_sample = array.array("q")
         self._masks = AttentionMasks(self.model, self.modules)
         self._tokens_first = layers_with_tokens_first(self.model, self.modules)
         self._caller: batching.ModelCaller | None = None
@@ -126,7 +128,7 @@ class Recorder:
     @property
     def groups(self) -> np.ndarray:
         """The sample that each row of the activations belongs to: 0 for the first sample."""
-        counts = np.concatenate([np.zeros(0, int), *self._rows_per_sample])
+        counts = np.array(self._rows_per_sample, dtype=int)
         return np.repeat(np.arange(len(counts)), counts)
 
     def record(self, batches: Any, batch_size: int = 32) -> dict[str, np.ndarray]:
@@ -157,7 +159,7 @@ class Recorder:
         )
         self.store = ActivationStore(self.max_memory, self.folder)
         self._transfer = HostTransfer()
-        self._rows_per_sample = []
+        self._rows_per_sample = array.array("q")
         self._in_own_loop = True
         self._exit_stack = contextlib.ExitStack()
         try:
@@ -270,9 +272,9 @@ class Recorder:
         is_next = name not in self._outputs and not self._transfer.is_pending
         find_memory = functools.partial(self.store.next_rows, name) if is_next else None
         rows = pool_output(name, tensor, self.pool, self.channels, mask, find_memory)
-        counts = torch.ones(len(rows), dtype=torch.long)
+        counts = [1] * len(rows)
         if self.pool == EVERY:
-            counts = count_rows(name, tensor, mask)
+            counts = count_rows(name, tensor, mask).tolist()
         self._outputs.setdefault(name, []).append(_Output(rows, counts))
 
     def _finish_pass(self) -> None:
@@ -292,12 +294,12 @@ class Recorder:
                     f"samples: {reason}"
                 )
             require(
-                torch.equal(own_counts, counts),
+                own_counts == counts,
                 f"layers {first!r} and {name!r} have different numbers of tokens: record them with "
                 "separate recorders, or set another pool",
             )
             self.store.check_width(name, rows.shape[1])
-        self._rows_per_sample.append(counts.numpy())
+        self._rows_per_sample.extend(counts)
         self._store_rows(self._transfer.send({name: each.rows for name, each in chosen.items()}))
 
     def _store_rows(self, batches: Iterator[Rows]) -> None:
@@ -319,7 +321,7 @@ class Recorder:
         if self.repeated == "mean" and len(outputs) > 1:
             first = outputs[0]
             is_same = [
-                each.rows.shape == first.rows.shape and torch.equal(each.counts, first.counts)
+                each.rows.shape == first.rows.shape and each.counts == first.counts
                 for each in outputs
             ]
             require(

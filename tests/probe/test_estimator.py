@@ -12,6 +12,7 @@ from sklearn.base import clone
 
 from recombine.basics.errors import InputError
 from recombine.probe import Decodability
+from recombine.probe.ridge import PENALTIES
 from tests.probe.planted import parts, samples
 
 
@@ -111,6 +112,36 @@ def test_fitted_probes_pickle_and_work_with_joblib(fitted, tmp_path):
     joblib.dump(probe, tmp_path / "probe.joblib")
     same(probe, joblib.load(tmp_path / "probe.joblib"), x, factors)
     assert not hasattr(clone(probe), "layer_")
+
+
+def fit_one(seed: int) -> pd.DataFrame:
+    """The scores of a probe with this seed."""
+    factors = samples(200)
+    return Decodability("ridge", seed=seed, progress=False).fit(parts(factors), factors).scores_
+
+
+@pytest.mark.parametrize("backend", ["loky", "threading"])
+def test_several_probes_are_fitted_in_parallel(backend):
+    found = joblib.Parallel(n_jobs=2, backend=backend)(joblib.delayed(fit_one)(i) for i in range(3))
+    for seed, scores in enumerate(found):
+        pd.testing.assert_frame_equal(scores, fit_one(seed))
+    assert not found[0].equals(found[1])
+
+
+def test_a_penalty_at_the_edge_of_the_grid_is_noted():
+    factors = samples(300)
+    x = parts(factors)
+    noisy = parts(factors, noise=2.0, width=150)
+
+    def notes(layer, penalties):
+        return Decodability(num_permutations=0, penalties=penalties).fit(layer, factors).notes_
+
+    at_start = "Layer activations: the best penalty of shape, size is at the edge of the "
+    assert notes(x, (10.0, 100.0)) == [at_start + "grid: set penalties to a wider one."]
+    assert len(notes(noisy, (1e-6, 1e-4))) == 1  # the largest penalty is too small
+    assert notes(x, PENALTIES) == []
+    constant = np.ones((300, 3))  # equally bad for all penalties
+    assert notes(constant, (10.0, 100.0)) == []
 
 
 def test_weights_are_in_the_units_of_the_model(fitted):

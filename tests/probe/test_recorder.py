@@ -580,6 +580,11 @@ def test_samples_of_different_lengths_without_padding():
         recorded = Recorder(model, "layers.1", forward=run).record([x])["layers.1"]
     with torch.no_grad():
         np.testing.assert_allclose(recorded[1], model(x[1:, :2])[0].mean(dim=0), atol=1e-5)
+        every = Recorder(model, "layers.1", pool="every", forward=run)
+        np.testing.assert_allclose(
+            every.record([x])["layers.1"][5:], model(x[1:, :2])[0], atol=1e-5
+        )
+    assert every.groups.tolist() == [0] * 5 + [1] * 2
     with pytest.raises(
         InputError, match=r"layer 'layers.1' has samples of different lengths: pool over them"
     ):

@@ -211,22 +211,6 @@ def test_every_token_is_a_row_and_groups_name_its_sample(side):
     assert mean.groups.tolist() == [0, 1, 2]
 
 
-def test_every_token_of_nested_tensors_is_a_row():
-    x, is_token = padded()
-    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-    model = nn.TransformerEncoder(layer, 2).eval()
-
-    def run(model, batch):
-        return model(batch[0], src_key_padding_mask=batch[1])
-
-    recorder = Recorder(model, "layers.1", pool="every", forward=run)
-    with pytest.warns(UserWarning, match="nested tensors is in prototype stage"):
-        recorded = recorder.record([(x, ~is_token)])["layers.1"]
-    assert recorder.groups.tolist() == [0] * 6 + [1] * 4 + [2]
-    with torch.no_grad():
-        np.testing.assert_allclose(recorded[6:10], model(x[1:2, :4])[0], atol=1e-5)
-
-
 def test_every_token_needs_the_same_tokens_in_all_layers():
     class Two(nn.Module):
         def __init__(self):
