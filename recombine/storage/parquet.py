@@ -168,6 +168,15 @@ def load(part: Path, wanted: list[str] | None = None) -> pa.Table | None:
             raise _unreadable(part, error) from error
 
 
+def decode(data: bytes, source: Path) -> pd.DataFrame:
+    """The rows that `encode` was given, in their order. `source` names them in error messages."""
+    try:
+        with LimitedFile(source, pa.BufferReader(data), page_checksum_verification=True) as file:
+            return _decode(file.read())
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(source, error) from error
+
+
 def join(tables: list[pa.Table]) -> pd.DataFrame:
     """The rows of all tables, sorted by run and step.
 

@@ -8,8 +8,10 @@ import concurrent.futures
 import contextlib
 import functools
 import multiprocessing
+import multiprocessing.connection
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future
 from dataclasses import dataclass
@@ -17,8 +19,11 @@ from typing import Any
 
 from recombine.basics.console import say
 from recombine.basics.errors import InputError
+from recombine.training import termination
 
 MAX_RETRIES = 2  # of a call whose process died
+SAVE_CHECKPOINT = "save a checkpoint"  # sent to every process when the driver got SIGTERM
+MAX_SAVE_SECONDS = 30.0  # a cluster kills some time after SIGTERM; a call of a program takes 10 s
 
 
 def keep_to_share(worker: int, num_workers: int) -> None:
@@ -34,6 +39,9 @@ def processes(num_workers: int) -> Iterator[Executor]:
     executor = Processes(num_workers)
     try:
         yield executor
+    except termination.Terminated:
+        executor.save_checkpoints()
+        raise
     finally:
         executor.shutdown(cancel_futures=True)
 
@@ -93,6 +101,19 @@ class Processes(Executor):
             busy = [worker for worker in self.workers if not worker.is_idle]
             processes = [str(pid) for worker in busy for pid in worker.pool._processes or ()]
         return f"process {', '.join(processes)}" if processes else ""
+
+    def save_checkpoints(self) -> None:
+        """Let every process save a checkpoint of its chunk before it ends."""
+        with self.lock:
+            self.is_shut_down = True
+            for worker in self.workers:
+                with contextlib.suppress(OSError):
+                    worker.pipe.send(SAVE_CHECKPOINT)
+            processes = [p for w in self.workers for p in (w.pool._processes or {}).values()]
+        running = {process.sentinel for process in processes}
+        end = time.monotonic() + MAX_SAVE_SECONDS
+        while running and time.monotonic() < end:
+            running -= set(multiprocessing.connection.wait(running, end - time.monotonic()))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the processes. Unfinished calls are cancelled."""
@@ -157,5 +178,7 @@ def _start_worker(pipe: Any, worker: int, num_workers: int) -> None:
 
 def _exit_with_driver(pipe: Any) -> None:
     with contextlib.suppress(EOFError, OSError):
-        pipe.recv()  # returns when the driver closes its end or dies: nothing is ever sent
+        # Returns when the driver dies or closes its end, or sends this at SIGTERM.
+        if pipe.recv() == SAVE_CHECKPOINT:
+            termination.end_training(MAX_SAVE_SECONDS)
     os._exit(1)
