@@ -12,9 +12,10 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import types
-from concurrent.futures import as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,7 +24,8 @@ import pytest
 
 import recombine as rc
 from recombine.basics.errors import InputError, require
-from recombine.training import executors, scheduler
+from recombine.storage import status
+from recombine.training import executors, heartbeat, machine, progress, scheduler
 from recombine.training.executors import open_executor, signed_results, slurm
 from tests.tiny import TINY
 
@@ -191,7 +193,7 @@ def test_one_deadly_call_does_not_fail_the_others():
 
 
 def test_a_silent_worker_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(scheduler, "MAX_SILENCE", 0.5)
+    monkeypatch.setattr(progress, "MAX_SILENCE", 0.5)
     with open_executor("processes:1") as executor:
         executor.submit(own_pid, 0, str(tmp_path)).result()
         (worker,) = [int(path.name) for path in tmp_path.iterdir()]
@@ -204,11 +206,123 @@ def test_a_silent_worker_is_named(tmp_path, monkeypatch):
 
         future = executor.submit(abs, -3)
         display = types.SimpleNamespace(note=note)
-        (done,) = scheduler._as_completed([future], executor, display)
+        (done,) = scheduler._as_completed([future], scheduler._Remotely(executor, False), display)
         assert done.result() == 3
     assert notes[0] == (
         f"no chunk was finished for 0.5 s: waiting for process {worker} with 1 chunk left"
     )
+
+
+def beat_and_hang(number: int, folder: str, deadly: int) -> int:
+    """The first or every call with this number hangs after its first heartbeat."""
+    path = Path(folder) / f"{number}.heartbeat"
+    heartbeat.Heartbeat(path).beat()
+    (Path(folder) / f"{number}-{os.getpid()}").touch()
+    if number == deadly or (number == 1 and len(list(Path(folder).glob("1-*"))) == 1):
+        time.sleep(600)
+    return number
+
+
+def test_a_chunk_without_progress_is_stopped_and_only_it_is_blamed(tmp_path):
+    notes = []
+    display = types.SimpleNamespace(note=notes.append)
+    with open_executor("processes:2") as executor:
+        heartbeats = {
+            executor.submit(beat_and_hang, number, str(tmp_path), 3): tmp_path
+            / f"{number}.heartbeat"
+            for number in range(6)
+        }
+        remotely = scheduler._Remotely(executor, False, chunk_timeout=0.7)
+        done = list(scheduler._as_completed(heartbeats, remotely, display))
+        results = [future.exception() or future.result() for future in done]
+    finished = sorted(result for result in results if isinstance(result, int))
+    assert finished == [0, 1, 2, 4, 5], "number 1 hangs once, number 3 every time"
+    (error,) = [result for result in results if not isinstance(result, int)]
+    assert "its process died 3 times" in str(error)
+    assert len(notes) == 4
+    assert all(re.match(r"process \d+ on .* made no progress for 0.7 s: it is", n) for n in notes)
+
+
+def test_a_silent_chunk_is_named_while_others_make_progress(tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "MAX_SILENCE", 0.5)
+    monkeypatch.setattr(scheduler, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(heartbeat, "PAUSE", 0.0)
+    silent, lively = Future(), Future()
+    paths = {silent: tmp_path / "a.heartbeat", lively: tmp_path / "b.heartbeat"}
+    notes = []
+
+    def note(text):
+        notes.append(text)
+        silent.set_result(1)
+        lively.set_result(2)
+
+    def beat():
+        heartbeat.Heartbeat(paths[silent]).beat()
+        while not lively.done():
+            heartbeat.Heartbeat(paths[lively]).beat()
+            time.sleep(0.05)
+
+    remotely = scheduler._Remotely(types.SimpleNamespace(), False)
+    observed = scheduler._as_completed(paths, remotely, types.SimpleNamespace(note=note))
+    timer = threading.Timer(0.3, beat)
+    timer.start()
+    assert len(list(observed)) == 2
+    timer.join()
+    assert len(notes) == 1
+    assert re.match(
+        rf"process {os.getpid()} on .* has made no progress for 0.5 s: waiting", notes[0]
+    )
+
+
+def test_a_silent_chunk_of_this_process_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "MAX_SILENCE", 0.3)
+    chunk_rows = scheduler.chunk_rows
+
+    def slow_chunk_rows(*arguments):
+        time.sleep(1.0)
+        return chunk_rows(*arguments)
+
+    monkeypatch.setattr(scheduler, "chunk_rows", slow_chunk_rows)
+    rc.train(TINY, tmp_path / "out")
+    notes = status.read(tmp_path / "out")["notes"]
+    assert notes[0] == (f"no progress for 0.3 s: waiting for process {os.getpid()} on this machine")
+    assert len(notes) > 1
+
+
+def test_the_first_answer_of_like_workers_is_not_awaited_silently(tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "MAX_SILENCE", 0.3)
+
+    class Slow(ThreadPoolExecutor):
+        def submit(self, fn, /, *arguments, **options):
+            time_to_wait = 1.0 if fn is machine.columns else 0.0
+            return super().submit(lambda: (time.sleep(time_to_wait), fn(*arguments, **options))[1])
+
+    with Slow(1) as executor:
+        rc.train(TINY, tmp_path / "out", executor=executor, like_workers=True)
+    notes = status.read(tmp_path / "out")["notes"]
+    assert notes[0] == (
+        "no worker has answered for 0.3 s: waiting for the workers with 1 chunk left"
+    )
+
+
+def test_a_chunk_timeout_reaches_the_executor_and_leaves_nothing(tmp_path, expected_rows):
+    with open_executor("processes:2") as executor:
+        rows = rc.train(
+            rc.sweep(TINY, seed=range(2)),
+            tmp_path / "out",
+            executor=executor,
+            max_width=1,
+            chunk_timeout=300,
+        )
+    expected = expected_rows[expected_rows["run"].isin(rows["run"])]
+    pd.testing.assert_frame_equal(numbers(rows), numbers(expected), check_exact=True)
+    assert not (tmp_path / "out" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), 5])
+def test_an_impossible_chunk_timeout_is_refused(tmp_path, seconds):
+    with pytest.raises(InputError, match="--chunk-timeout"):
+        rc.train(TINY, tmp_path / "out", chunk_timeout=seconds)
 
 
 def own_pid(number: int, folder: str) -> int:

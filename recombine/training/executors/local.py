@@ -62,6 +62,7 @@ class _Worker:
         self.number = number
         self.num_workers = num_workers
         self.is_idle = True
+        self.call: _Call | None = None  # that runs or ran last
         self.start()
 
     def start(self) -> None:
@@ -102,6 +103,16 @@ class Processes(Executor):
             processes = [str(pid) for worker in busy for pid in worker.pool._processes or ()]
         return f"process {', '.join(processes)}" if processes else ""
 
+    def stop(self, future: Future) -> bool:
+        """Kill the process that runs this call, which counts as its death. False if none does."""
+        with self.lock:
+            for worker in self.workers:
+                if not worker.is_idle and worker.call is not None and worker.call.future is future:
+                    for process in list((worker.pool._processes or {}).values()):
+                        process.kill()
+                    return True
+        return False
+
     def save_checkpoints(self) -> None:
         """Let every process save a checkpoint of its chunk before it ends."""
         with self.lock:
@@ -135,6 +146,7 @@ class Processes(Executor):
 
     def _send(self, worker: _Worker, call: _Call) -> None:
         worker.is_idle = False
+        worker.call = call
         try:
             done = worker.pool.submit(call.function)
         except BrokenExecutor:  # it died while it was idle, so no call is to blame

@@ -6,6 +6,7 @@ folder of the jobs can forge a result.
 """
 
 import builtins
+import contextlib
 import hashlib
 import hmac
 import json
@@ -107,13 +108,11 @@ def _describe(error: Exception) -> dict[str, str]:
 def _to_error(description: dict[str, str]) -> Exception:
     """The error of a job: of its own type if that is ours or one of Python's."""
     name, text = description["type"], description["text"]
-    known = InputError if name == InputError.__name__ else getattr(builtins, name, None)
-    try:
-        error = known(text)  # pyright: ignore
-        is_error = isinstance(error, Exception)
-    except TypeError:  # it is unknown, or needs other arguments
-        is_error = False
-    if not is_error:
+    known: Any = InputError if name == InputError.__name__ else getattr(builtins, name, None)
+    error: Any = None
+    with contextlib.suppress(TypeError):  # it is unknown, or needs other arguments
+        error = known(text)
+    if not isinstance(error, Exception):
         error = RuntimeError(f"{name}: {text}")
     error.add_note(description["traceback"])
     return error

@@ -162,6 +162,14 @@ class SlurmJobs(Executor):
             jobs = sorted(str(job.handle.job_id) for job in self.jobs.values())
         return f"job {', '.join(jobs)}" if jobs else ""
 
+    def stop(self, future: Future) -> bool:
+        """Cancel the job of this call, which is then submitted again. False if it has ended."""
+        with self.lock:
+            job = self.jobs.get(future)
+            if job is not None:
+                job.handle.cancel(check=False)
+        return job is not None
+
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Cancel every job that has not finished."""
         self.is_shut_down.set()
