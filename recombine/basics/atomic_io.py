@@ -189,8 +189,11 @@ def _write_owner(lock: int) -> None:
 
 
 def _read_owner(lock: int) -> dict[str, Any]:
-    with contextlib.suppress(ValueError, OSError):
-        return json.loads(os.pread(lock, 1000, 0))
+    """The owner that a lock file names; empty if the file is damaged."""
+    with contextlib.suppress(ValueError, OSError, RecursionError):
+        owner = json.loads(os.pread(lock, 1000, 0))
+        if isinstance(owner, dict):
+            return owner
     return {}
 
 

@@ -58,6 +58,16 @@ LikeWorkers = Annotated[
     ),
 ]
 
+ChunkTimeout = Annotated[
+    float | None,
+    typer.Option(
+        "--chunk-timeout",
+        metavar="SECONDS",
+        help="Stop a chunk that makes no progress for so long, and train it again. For processes:N "
+        "and slurm; choose more than a compilation takes.",
+    ),
+]
+
 
 def quickstart(json_: Json = False) -> None:
     """Train a first sweep and write quickstart.html.
@@ -134,6 +144,7 @@ def run(
     log: Log = None,
     no_train: NoTrain = False,
     like_workers: LikeWorkers = False,
+    chunk_timeout: ChunkTimeout = None,
     json_: Json = False,
 ) -> None:
     """Train an experiment and save its results.
@@ -153,6 +164,7 @@ def run(
         log=log or [],
         no_train=no_train,
         like_workers=like_workers,
+        chunk_timeout=chunk_timeout,
     )
     result = _perform(request, quiet=json_)
     report_command = f"recombine report {shlex.quote(str(request.path))}"

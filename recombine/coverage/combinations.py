@@ -23,6 +23,7 @@ from pyarrow.parquet import ParquetFile
 
 from recombine.basics import user_files
 from recombine.basics.errors import InputError, require
+from recombine.basics.parquet_reader import LimitedFile
 from recombine.basics.suggest import did_you_mean
 
 pc: Any = pyarrow.compute  # its functions are created at import, so type checkers do not know them
@@ -395,9 +396,9 @@ def _csv_header(path: Path, columns: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _parquet_batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    with ParquetFile(path) as file:
-        _check_columns(file.schema_arrow.names, columns)
-        yield from file.iter_batches(BATCH_ROWS, columns=list(columns))
+    with LimitedFile(path) as file:
+        _check_columns(file.schema.names, columns)
+        yield from file.batches(columns, BATCH_ROWS)
 
 
 def _check_columns(known: Sequence[str], wanted: Sequence[str]) -> None:

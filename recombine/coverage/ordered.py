@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 
 from recombine.basics.errors import InputError, require
+from recombine.basics.parquet_reader import LimitedFile
 from recombine.basics.suggest import counted, did_you_mean
 from recombine.coverage.combinations import Source
 
@@ -65,8 +66,11 @@ def read_chains(source: Source, columns: Sequence[str], separator: str) -> list[
 def _read(path: Path) -> pd.DataFrame:
     try:
         if path.suffix == ".parquet":
-            return pd.read_parquet(path)
+            with LimitedFile(path) as file:
+                return file.read().to_pandas()
         return pd.read_csv(path, dtype="string")
+    except InputError:
+        raise
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"cannot read {path} as a table ({reason})") from error

@@ -84,6 +84,7 @@ class Request:
     log: Sequence[str] = ()
     no_train: bool = False  # use the finished runs only
     like_workers: bool = False
+    chunk_timeout: float | None = None  # seconds
 
     @property
     def name(self) -> str:
@@ -246,6 +247,7 @@ def _training_job(request: Request, table: Table, quiet: bool) -> Job:
                 mirror=log,
                 about=_about(module, request, names),
                 like_workers=request.like_workers,
+                chunk_timeout=request.chunk_timeout,
             )
 
     return Job(
@@ -255,11 +257,13 @@ def _training_job(request: Request, table: Table, quiet: bool) -> Job:
 
 def _computing_job(request: Request, table: Table, quiet: bool) -> Job:
     module = _module(request)
-    has_training_option = request.seeds is not None or request.executor != "here"
+    has_training_option = (
+        request.seeds is not None or request.executor != "here" or request.chunk_timeout is not None
+    )
     require(
         not (has_training_option or request.slurm or request.log),
-        f"{request.experiment} is computed, not trained: --seeds, --executor, --slurm and --log "
-        "do not apply",
+        f"{request.experiment} is computed, not trained: --seeds, --executor, --slurm, --log "
+        "and --chunk-timeout do not apply",
     )
     arguments = overrides.cell_arguments(module.cells, request.settings, request.experiment)
     call = f"{request.experiment}: cells({request.scale!r})"

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 
 from recombine.basics import user_files
 from recombine.basics.errors import InputError, require
-from recombine.basics.size_limits import check_npz, check_parquet
+from recombine.basics.parquet_reader import LimitedFile
+from recombine.basics.size_limits import check_npz
 
 # The accepted types of .safetensors arrays, and the NumPy types that their bytes are mapped as.
 NUMPY_TYPES = {
@@ -145,8 +145,8 @@ def read_factors(path: Path) -> pd.DataFrame:
     _require_file(path)
     try:
         if path.suffix == ".parquet":
-            check_parquet(path, pq.read_metadata(path))
-            return pd.read_parquet(path)
+            with LimitedFile(path) as file:
+                return file.read().to_pandas()
         table = pd.read_csv(path, keep_default_na=False, na_values=[""])
     except InputError:
         raise

@@ -223,7 +223,10 @@ def draw(
     if module is None and find is not None:
         module = find(str(meta.get("source", "")))
     if module is None:
-        saved = {name: json.loads(text) for name, text in table.figures().items()}
+        try:
+            saved = {name: json.loads(text) for name, text in table.figures().items()}
+        except (ValueError, RecursionError) as error:
+            return {}, f"The saved figures are damaged: {error}"
         hint = "To see the figures of your own experiment, serve again with --figures FILE.py."
         return saved, None if saved else hint
     try:

@@ -3,6 +3,7 @@
 Floats survive bit for bit, columns of mixed types keep their types, and damage is detected.
 """
 
+import base64
 import hashlib
 import io
 import json
@@ -16,34 +17,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recombine.basics.errors import InputError, require
-from recombine.basics.size_limits import check_parquet
+from recombine.basics.parquet_reader import LimitedFile
+from recombine.storage import checksums
 
 DOCUMENT_KEY = b"recombine"  # of the JSON document in a file's metadata
 SORT_COLUMNS = ("run", "step")
 _MIXED_TYPES = {b"recombine": b"json"}  # metadata of a column whose values are stored as JSON
 _CHECKSUM_KEY = b"recombine.seal"
-_CHECKSUM_PREFIX = b"recombine-sha256:"
-_NO_CHECKSUM = _CHECKSUM_PREFIX + 64 * b"0"  # in place of the checksum while it is computed
 
 
 def pack(rows: pd.DataFrame, document: bytes) -> bytes:
     """Rows and a JSON document as one file that contains its own checksum."""
-    data = encode(rows, {DOCUMENT_KEY: document, _CHECKSUM_KEY: _NO_CHECKSUM})
-    start = data.rfind(_NO_CHECKSUM)
-    return data[:start] + _checksum(data) + data[start + len(_NO_CHECKSUM) :]
-
-
-def _checksum(data: bytes) -> bytes:
-    return _CHECKSUM_PREFIX + hashlib.sha256(data).hexdigest().encode()
-
-
-def _has_valid_checksum(data: bytes) -> bool:
-    """Whether a file is as `pack` made it. Files of older versions have no checksum and pass."""
-    start = data.rfind(_CHECKSUM_PREFIX)
-    if start < 0:
-        return True
-    end = start + len(_NO_CHECKSUM)
-    return data[start:end] == _checksum(data[:start] + _NO_CHECKSUM + data[end:])
+    return checksums.insert(
+        encode(rows, {DOCUMENT_KEY: document, _CHECKSUM_KEY: checksums.PLACEHOLDER})
+    )
 
 
 def encode(rows: pd.DataFrame, metadata: dict[bytes, bytes] | None = None) -> bytes:
@@ -114,7 +101,7 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:24]
 
 
-def _open(part: Path) -> pq.ParquetFile:
+def _open(part: Path) -> LimitedFile:
     try:
         data = part.read_bytes()
         # Parquet's own checksums do not cover its footer. Older parts have random names.
@@ -122,8 +109,11 @@ def _open(part: Path) -> pq.ParquetFile:
         has_wrong_name = is_named_by_hash and part.stem != f"part-{digest(data)}"
         if has_wrong_name or not _has_valid_checksum(data):
             raise pa.ArrowInvalid("its bytes have changed since it was written")
-        file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
-        check_parquet(part, file.metadata)
+        file = LimitedFile(part, pa.BufferReader(data), page_checksum_verification=True)
+        # The schema has a second copy of the metadata: damage of one of them does not hide it.
+        was_packed = _CHECKSUM_KEY in _copy_of_schema(file)
+        if was_packed and checksums.is_valid(data) is None:
+            raise pa.ArrowInvalid("its checksum is damaged")
         return file
     except (FileNotFoundError, InputError):
         raise
@@ -131,10 +121,22 @@ def _open(part: Path) -> pq.ParquetFile:
         raise _unreadable(part, error) from error
 
 
+def _has_valid_checksum(data: bytes) -> bool:
+    """Whether a file is as `pack` made it. Files of older versions have no checksum and pass."""
+    is_valid = checksums.is_valid(data)
+    return _CHECKSUM_KEY not in data if is_valid is None else is_valid
+
+
+def _copy_of_schema(file: LimitedFile) -> bytes:
+    """The schema as Arrow stored it beside Parquet's own, with the metadata of that time."""
+    stored = (file.metadata or {}).get(b"ARROW:schema", b"")
+    return base64.b64decode(stored)
+
+
 def metadata(part: Path) -> bytes:
     """The JSON document of a packed file."""
     with _open(part) as file:
-        return (file.schema_arrow.metadata or {}).get(DOCUMENT_KEY, b"{}")
+        return (file.schema.metadata or {}).get(DOCUMENT_KEY, b"{}")
 
 
 def _unreadable(part: Path, error: Exception) -> InputError:
@@ -152,16 +154,27 @@ def load(part: Path, wanted: list[str] | None = None) -> pa.Table | None:
     except FileNotFoundError:
         return None
     with file:
-        names = file.schema_arrow.names
+        names = file.schema.names
         require(
             "run" in names,
             f"{part} has no column 'run', so Recombine did not write it: move it away",
         )
         columns = None if wanted is None else [name for name in wanted if name in names]
         try:
-            return file.read(columns, use_threads=False)
+            return file.read(columns)
+        except InputError:
+            raise
         except (pa.ArrowException, OSError, ValueError) as error:
             raise _unreadable(part, error) from error
+
+
+def decode(data: bytes, source: Path) -> pd.DataFrame:
+    """The rows that `encode` was given, in their order. `source` names them in error messages."""
+    try:
+        with LimitedFile(source, pa.BufferReader(data), page_checksum_verification=True) as file:
+            return _decode(file.read())
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(source, error) from error
 
 
 def join(tables: list[pa.Table]) -> pd.DataFrame:

@@ -12,6 +12,7 @@
 | `now` | the chunks that train at this moment |
 | `left` | estimated seconds until the end; null while unknown |
 | `rate` | training steps of single runs per second; null while unknown |
+| `has_checksum`, `checksum` | the first and the last key, see `checksums.py` |
 
 A killed process leaves the state `training` behind. `is_active` checks if a process still writes.
 """
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from recombine.basics.atomic_io import lock_owner, temporary_path
+from recombine.storage import checksums
 
 NAME = "status.json"
 MAX_NUMBER = 1e15  # of a valid count or time
@@ -71,12 +73,12 @@ class Status:
             return
         self.last_write = seconds
         measured = {"seconds": round(seconds, 3), "now": list(self.chunks.values())}
-        text = json.dumps(self.document | measured, default=float)
+        data = checksums.to_json(self.document | measured, default=float)
         # Not synced: it is useless after a power cut. A full disk must not stop the sweep.
         with contextlib.suppress(OSError):
             unfinished = temporary_path(self.path)
             try:
-                unfinished.write_text(text)
+                unfinished.write_bytes(data)
                 unfinished.replace(self.path)
             finally:
                 unfinished.unlink(missing_ok=True)
@@ -88,7 +90,21 @@ def read(folder: Path) -> dict[str, Any] | None:
         document = json.loads((folder / NAME).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-    return document if isinstance(document, dict) and _is_valid(document) else None
+    if not isinstance(document, dict) or not _is_valid(document):
+        return None
+    return checksums.without_checksum(document)
+
+
+def problem(folder: Path) -> str | None:
+    """What is wrong with the status file, in one line; None if nothing is, or if there is none."""
+    path = folder / NAME
+    try:
+        reason = checksums.json_problem(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    if reason is None and read(folder) is None:
+        reason = "a key is missing or has another type"
+    return None if reason is None else f"{path} is damaged ({reason}): delete it, no row is lost"
 
 
 def _is_valid(document: dict[str, Any]) -> bool:

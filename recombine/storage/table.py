@@ -5,6 +5,10 @@ A `Table` is a folder while an experiment runs, or one packed `.parquet` file to
     rows/part-<hash of its bytes>.parquet
     experiment.json
     figures/NN-name.json
+    figures/checksums.json
+
+`experiment.json` and `checksums.json` end with their own checksums; the figures are plain Plotly
+JSON, so their checksums are in `checksums.json`. `verify` compares them.
 
 Every file is written under a temporary name, synced and renamed, so that a reader never sees half a
 file. Rows are only added. If a run and step are there twice, the contents decide which row counts,
@@ -33,9 +37,11 @@ from recombine.basics.atomic_io import (
     write_lock,
 )
 from recombine.basics.errors import InputError, require
-from recombine.storage import parquet
+from recombine.storage import checksums, parquet
 
 MAX_READERS = 8  # threads that read parts
+FIGURE_CHECKSUMS = "checksums.json"
+REDRAW = "run the same command again, which draws the figures again"
 MAX_READ_ATTEMPTS = 100  # if parts are compacted while they are read
 
 
@@ -138,12 +144,18 @@ class Table:
         if self.packed:
             self._save(self._document() | {"figures": dict(figures)})
             return
-        written = set()
+        # Written last: figures of a process that was killed here have no checksums.
+        checksum_file = self.path / "figures" / FIGURE_CHECKSUMS
+        checksum_file.unlink(missing_ok=True)
+        written = {}
         for number, (name, text) in enumerate(figures.items()):
             path = self.path / "figures" / f"{number:02d}-{name}.json"
-            written.add(write_atomically(path, text.encode()))
-        for outdated in set(self._figure_files()) - written:
+            written[write_atomically(path, text.encode())] = parquet.digest(text.encode())
+        for outdated in set(self._figure_files()) - set(written):
             outdated.unlink()
+        if written:
+            document = {path.name: checksum for path, checksum in written.items()}
+            write_atomically(checksum_file, checksums.to_json(document, indent=2))
 
     def figures(self) -> dict[str, str]:
         """The stored figures: name -> Plotly JSON."""
@@ -152,8 +164,49 @@ class Table:
         figures = {}
         for file in self._figure_files():
             _, name = file.stem.split("-", 1)
-            figures[name] = file.read_text(encoding="utf-8")
+            try:
+                figures[name] = file.read_text(encoding="utf-8")
+            except UnicodeDecodeError as error:
+                raise InputError(
+                    f"{file} is not valid UTF-8 text ({error.reason}): {REDRAW}"
+                ) from error
         return figures
+
+    def problems_beside_rows(self) -> list[str]:
+        """What is wrong with the metadata and the figures, a line for each damaged file."""
+        if self.packed:
+            return []  # they are inside the file, which has a checksum
+        problems = []
+        metadata = self.path / "experiment.json"
+        if metadata.exists():
+            reason = checksums.json_problem(metadata.read_bytes())
+            if reason is not None:
+                problems.append(f"{metadata} is damaged ({reason}): move it away and run again")
+        return problems + self._figure_problems()
+
+    def _figure_problems(self) -> list[str]:
+        found = {file.name: file.read_bytes() for file in self._figure_files()}
+        checksum_file = self.path / "figures" / FIGURE_CHECKSUMS
+        if not checksum_file.exists():  # figures of an older version
+            reasons = {name: checksums.json_problem(data) for name, data in found.items()}
+        else:
+            data = checksum_file.read_bytes()
+            reason = checksums.json_problem(data)
+            if reason is not None:
+                return [f"{checksum_file} is damaged ({reason}): {REDRAW}"]
+            expected = checksums.without_checksum(json.loads(data))
+            reasons = {}
+            for name in sorted(set(expected) | set(found)):
+                if name not in found:
+                    reasons[name] = "it is missing"
+                elif parquet.digest(found[name]) != expected.get(name):
+                    reasons[name] = "it has changed since it was written"
+        folder = self.path / "figures"
+        return [
+            f"{folder / name} is damaged ({reason}): {REDRAW}"
+            for name, reason in reasons.items()
+            if reason is not None
+        ]
 
     def check_writable(self) -> None:
         """Raise an `InputError` unless rows can be written here; called before any work starts."""
@@ -208,14 +261,14 @@ class Table:
         require(
             isinstance(document, dict), f"{source} is not a JSON object: move it away and run again"
         )
-        return document
+        return checksums.without_checksum(document)
 
     def _save(self, document: dict[str, Any]) -> None:
         if self.packed:
             self._pack(self.read(), document)
         else:
-            text = json.dumps(document, indent=2, default=_to_json)
-            write_atomically(self.path / "experiment.json", text.encode())
+            data = checksums.to_json(document, indent=2, default=_to_json)
+            write_atomically(self.path / "experiment.json", data)
 
     def _pack(self, rows: pd.DataFrame, document: dict[str, Any]) -> None:
         # `load` refuses a file without this column, so a file with metadata only has it, too.

@@ -27,7 +27,7 @@ from recombine.basics.atomic_io import remove_leftovers, write_atomically
 from recombine.basics.errors import InputError
 from recombine.sweeps.code_hash import hash_of_package
 from recombine.sweeps.run import NUMERICS, Run, identity
-from recombine.training import machine
+from recombine.training import heartbeat, machine
 
 DEFAULT_INTERVAL = 30.0  # seconds between checkpoints, unless `$RECOMBINE_CHECKPOINT` is set
 MAX_TIME_FRACTION = 0.1  # of the training time, for writing checkpoints
@@ -176,6 +176,9 @@ def remove_checkpoints(folder: Path | None, run_hashes: Iterable[str]) -> None:
     with contextlib.suppress(OSError):
         for path in folder.glob("*.eqx"):
             if path.name.split("-")[0] in run_hashes:
+                path.unlink(missing_ok=True)
+        for path in folder.glob(f"*{heartbeat.SUFFIX}"):
+            if path.stem in run_hashes:
                 path.unlink(missing_ok=True)
         remove_leftovers(folder)
         folder.rmdir()  # fails if another chunk has a checkpoint there

@@ -16,7 +16,7 @@ from recombine.basics.version import __version__
 from recombine.parts.precision import matmul_dtype
 from recombine.sweeps.code_hash import hash_of_package
 from recombine.sweeps.run import Run, describe, identity, structure
-from recombine.training import machine, termination, trainer
+from recombine.training import heartbeat, machine, termination, trainer
 from recombine.training.executors import remote
 from recombine.training.fitted import Fitted
 from recombine.training.task_sampler import Splits
@@ -85,8 +85,13 @@ def remote_chunk_rows(
     checkpoint_folder = None
     if folder is not None and Path(folder).parent.is_dir():
         checkpoint_folder = Path(folder)
+    path = heartbeat.heartbeat_path(checkpoint_folder, identity(chunk.runs[0]))
+    alive = heartbeat.Heartbeat(path)
+    alive.beat()
     with termination.stop_on_sigterm():  # a job of a cluster that is pre-empted
-        return chunk_rows(chunk, keep, folder=checkpoint_folder, keep_last_checkpoint=True)
+        return chunk_rows(
+            chunk, keep, alive.beat, folder=checkpoint_folder, keep_last_checkpoint=True
+        )
 
 
 def provenance(code_hash: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from recombine.basics.atomic_io import write_atomically
 from recombine.basics.errors import InputError, require
+from recombine.basics.parquet_reader import LimitedFile
 from recombine.parts.prng import new_key
 from recombine.parts.protocols import example_sampler
 from recombine.sweeps import discovery
@@ -148,7 +149,8 @@ def _checksum(data: bytes) -> str:
 def _load_rows(path: Path) -> pd.DataFrame:
     """The rows of a saved network. A network of an older version may have none."""
     try:
-        return pd.read_parquet(path)
+        with LimitedFile(path) as file:
+            return file.read().to_pandas()
     except FileNotFoundError:
         return pd.DataFrame()
     except (pa.ArrowException, OSError, ValueError) as error:

@@ -5,8 +5,11 @@ The time left is the expected time of the rest, corrected by how fast the finish
 """
 
 import collections
+import contextlib
+import os
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from recombine.basics.suggest import counted
 from recombine.storage.status import Status
 from recombine.sweeps.run import Run, identity, structure
 
+MAX_SILENCE = 60.0  # seconds without news, until a note names what the sweep waits for
 RATE_WINDOW = 60  # seconds over which the steps per second are averaged
 MAX_REASON_LENGTH = 300  # characters of an error that are printed
 
@@ -45,6 +49,7 @@ class Display:
         self.resumed_fraction: dict[Any, float] = {}
         self.resumed_steps: dict[Any, int] = {}
         self.started = time.perf_counter()
+        self.last_news = time.monotonic()  # when a chunk of this process last made progress
         self.recent_steps = collections.deque([(self.started, 0)])  # (time, steps until then)
         self.status = Status(folder, num_runs, num_finished)
         self.bar = ProgressBar(self.total, visible=show_progress)
@@ -74,6 +79,35 @@ class Display:
         say(text)
         self.status.write(immediately=True, notes=[*self.status.document["notes"], text])
 
+    @contextlib.contextmanager
+    def noting_silence(self) -> Iterator[None]:
+        """Note, from a thread, when the chunks of this process make no progress for a while."""
+        ended = threading.Event()
+
+        def watch() -> None:
+            silence = MAX_SILENCE
+            noted = self.last_news
+            while not ended.wait(min(silence / 4, 5.0)):
+                if self.last_news != noted:
+                    noted, silence = self.last_news, MAX_SILENCE
+                if time.monotonic() - self.last_news > silence:
+                    phases = [chunk["phase"] for chunk in list(self.status.chunks.values())]
+                    activity = f", which is {phases[-1]}" if phases else ""
+                    self.note(
+                        f"no progress for {duration(silence)}: waiting for process {os.getpid()} "
+                        f"on this machine{activity}"
+                    )
+                    silence *= 2
+
+        self.last_news = time.monotonic()
+        thread = threading.Thread(target=watch, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
     def time_left(self, done: float) -> float:
         """The seconds left when `done` of the expected seconds are done."""
         left = self.total - done
@@ -86,6 +120,7 @@ class Display:
 
     def update(self, chunk: Any, progress: Any) -> None:
         """Show the progress of a chunk (`trainer.Progress`)."""
+        self.last_news = time.monotonic()
         num_steps_done = progress.step * progress.num_runs
         self.status.chunks[chunk] = {
             "runs": progress.num_runs,

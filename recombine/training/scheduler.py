@@ -23,7 +23,15 @@ from recombine.basics.suggest import counted
 from recombine.storage.table import Table
 from recombine.sweeps.code_hash import hash_of_package
 from recombine.sweeps.run import Run, identity, structure
-from recombine.training import cost, device, machine, termination, trainer
+from recombine.training import (
+    cost,
+    device,
+    heartbeat,
+    machine,
+    progress,
+    termination,
+    trainer,
+)
 from recombine.training.chunk import (
     MAX_WIDTH_CPU,
     Chunk,
@@ -42,7 +50,7 @@ from recombine.training.validation import check_runs
 
 # Runs of a chunk on a GPU: enough to fill it (docs/results/bench.md). Halved if they do not fit.
 MAX_WIDTH_GPU = 64
-MAX_SILENCE = 60.0  # seconds without a finished chunk, until a note names the workers
+LOOK_SECONDS = 1.0  # between two looks at the heartbeats of workers
 # Every row has these. A row without one of the other columns about the machine is older.
 OLDEST_COLUMNS = {"meta/jax", "meta/code", "meta/device"}
 MAX_SPLIT_BYTES = 2**28  # of the splits of all runs, if they are kept while a sweep trains
@@ -66,6 +74,7 @@ class _Remotely(NamedTuple):
 
     executor: Executor
     like_workers: bool
+    chunk_timeout: float | None = None  # seconds
 
 
 class Outcome(NamedTuple):
@@ -86,6 +95,7 @@ def train(
     mirror: Mirror | None = None,
     about: Mapping[str, Any] | None = None,
     like_workers: bool = False,
+    chunk_timeout: float | None = None,
 ) -> pd.DataFrame:
     """Train every run and return its rows: one row per run and evaluation.
 
@@ -101,6 +111,8 @@ def train(
         about: Notes about the sweep, stored with the rows when training begins.
         like_workers: Refuse workers of the executor that differ from the first one (another device,
             CPU, XLA flags or library versions), since they give slightly other numbers.
+        chunk_timeout: Stop a chunk of the executor that makes no progress for so many seconds (more
+            than a compilation takes), and train it again. After three times it fails, alone.
     """
     return complete(
         [runs] if isinstance(runs, Run) else list(runs),
@@ -112,6 +124,7 @@ def train(
         mirror=mirror,
         about=about or {},
         like_workers=like_workers,
+        chunk_timeout=chunk_timeout,
     ).rows
 
 
@@ -126,6 +139,7 @@ def complete(
     mirror: Mirror | None = None,
     about: Mapping[str, Any],
     like_workers: bool = False,
+    chunk_timeout: float | None = None,
 ) -> Outcome:
     """Train the runs of a sweep that are missing in its table.
 
@@ -142,6 +156,7 @@ def complete(
         if is_new:  # checked before the folder is made, so that a refused sweep leaves none behind
             splits = check_runs(runs)
             executor = stack.enter_context(open_executor())
+            _check_chunk_timeout(chunk_timeout, executor, table)
         lock_error = None if table is None else lock_table(table, stack)
         plan = _plan(runs, table, keep, max_width)
         if lock_error is not None and plan.chunks:
@@ -156,6 +171,7 @@ def complete(
         if not is_new:
             splits = check_runs(run for chunk in plan.chunks for run in chunk.runs)
             executor = stack.enter_context(open_executor())
+            _check_chunk_timeout(chunk_timeout, executor, table)
         if table is not None:
             table.check_writable()
             _store_notes(table, {"max_width": plan.max_width} | dict(about))
@@ -167,10 +183,25 @@ def complete(
             plan = plan._replace(rows=pd.DataFrame())  # may be large, and training takes long
             if executor is not None or split_bytes(splits or {}) > MAX_SPLIT_BYTES:
                 splits = None  # frees the memory: each chunk splits its tasks again
-            remotely = None if executor is None else _Remotely(executor, like_workers)
+            remotely = None
+            if executor is not None:
+                remotely = _Remotely(executor, like_workers, chunk_timeout)
             with termination.stop_on_sigterm():
                 _record(plan, splits, keep, remotely, writer, display)
     return _outcome(runs, table, plan, writer)
+
+
+def _check_chunk_timeout(
+    seconds: float | None, executor: Executor | None, table: Table | None
+) -> None:
+    if seconds is None:
+        return
+    require(seconds > 0, f"--chunk-timeout must be a positive number of seconds, got {seconds}")
+    require(
+        hasattr(executor, "stop") and table is not None,
+        "--chunk-timeout needs --executor processes:N or slurm, whose chunks can be stopped, and a "
+        "folder for the results",
+    )
 
 
 def _open_display(runs: list[Run], table: Table | None, plan: Plan, show_progress: bool) -> Display:
@@ -314,12 +345,13 @@ def _train_chunks(
         yield from _train_remotely(chunks, keep, remotely, folder, display)
         return
     # One chunk at a time: its rows are written before the next one begins.
-    for chunk, compiling in _compile_ahead(chunks, splits):
-        try:
-            outcome = chunk_rows(chunk, keep, display.update, compiling, folder, False, splits)
-        except Exception as error:
-            outcome = error
-        yield chunk, outcome
+    with display.noting_silence():
+        for chunk, compiling in _compile_ahead(chunks, splits):
+            try:
+                outcome = chunk_rows(chunk, keep, display.update, compiling, folder, False, splits)
+            except Exception as error:
+                outcome = error
+            yield chunk, outcome
 
 
 def _train_remotely(
@@ -334,41 +366,80 @@ def _train_remotely(
     futures = {}
     required = None
     if remotely.like_workers:  # the machine of the worker that answers first
-        required = remotely.executor.submit(machine.columns).result()
+        first = remotely.executor.submit(machine.columns)
+        for answer in _as_completed([first], remotely, display, "no worker has answered"):
+            required = answer.result()
     for chunk in chunks:
         packed_runs = remote.pack(chunk.runs, required)
         future = remotely.executor.submit(
             remote_chunk_rows, packed_runs, chunk.width, keep_path, folder_path
         )
         futures[future] = chunk
-    for future in _as_completed(futures, remotely.executor, display):
+    heartbeats = {
+        future: heartbeat.heartbeat_path(folder, identity(chunk.runs[0]))
+        for future, chunk in futures.items()
+    }
+    for future in _as_completed(heartbeats, remotely, display):
         error = future.exception()
         if error is not None and not isinstance(error, Exception):
             raise error
         yield futures[future], error or future.result()
 
 
-def _as_completed(futures: Iterable[Future], executor: Executor, display: Display) -> Iterator[Any]:
-    """The futures as they finish. After some time without any, a note names the workers."""
-    waiting = set(futures)
+def _as_completed(
+    futures: Iterable[Future] | Mapping[Future, Path | None],
+    remotely: _Remotely,
+    display: Display,
+    silence_text: str = "no chunk was finished",
+) -> Iterator[Any]:
+    """The futures as they finish. Their heartbeats are files; a future may have none.
+
+    After some time without news, a note names the workers. Chunks that make no progress for longer
+    than the timeout are stopped.
+    """
+    heartbeats = dict(futures) if isinstance(futures, Mapping) else dict.fromkeys(futures)
+    waiting = set(heartbeats)
+    observer = heartbeat.Observer(heartbeats)
     last_news = time.monotonic()
-    silence = MAX_SILENCE
+    silence = progress.MAX_SILENCE
     while waiting:
-        timeout = max(last_news + silence - time.monotonic(), 0.0)
+        timeout = min(max(last_news + silence - time.monotonic(), 0.0), LOOK_SECONDS)
         done, waiting = concurrent.futures.wait(
             waiting, timeout, return_when=concurrent.futures.FIRST_COMPLETED
         )
-        if done:
+        has_news = observer.look(waiting) or bool(done)
+        if has_news:
             last_news = time.monotonic()
-            silence = MAX_SILENCE
-            yield from done
-        else:
-            busy = getattr(executor, "busy_workers", lambda: "")() or "the workers"
+            silence = progress.MAX_SILENCE
+        yield from done
+        _handle_silent_chunks(waiting, observer, remotely, display)
+        if not has_news and time.monotonic() - last_news >= silence:
+            busy = getattr(remotely.executor, "busy_workers", lambda: "")() or "the workers"
             display.note(
-                f"no chunk was finished for {duration(silence)}: waiting for {busy} with "
+                f"{silence_text} for {duration(silence)}: waiting for {busy} with "
                 f"{counted(len(waiting), 'chunk')} left"
             )
             silence *= 2
+
+
+def _handle_silent_chunks(
+    waiting: Iterable[Future], observer: heartbeat.Observer, remotely: _Remotely, display: Display
+) -> None:
+    """Stop the chunks that make no progress for longer than the timeout; note long silence."""
+    limit = remotely.chunk_timeout
+    stop = getattr(remotely.executor, "stop", lambda _: False)
+    for future in waiting:
+        silence = observer.silence(future)
+        worker = observer.worker(future) if silence > progress.MAX_SILENCE or limit else ""
+        if limit is not None and silence > limit:
+            if stop(future):
+                display.note(
+                    f"{worker} made no progress for {duration(limit)}: it is stopped, and its "
+                    "chunk begins again from its last checkpoint"
+                )
+            observer.forget(future)
+        elif silence > progress.MAX_SILENCE and observer.note_once(future):
+            display.note(f"{worker} has made no progress for {duration(silence)}: waiting for it")
 
 
 def _note_other_versions(rows: pd.DataFrame, display: Display) -> None:

@@ -7,6 +7,7 @@ instead (`is_requested`): it saves a last checkpoint, and raises `Terminated` it
 import contextlib
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,6 +54,14 @@ def checked() -> Iterator[None]:
         yield
     finally:
         _training.clear()
+
+
+def end_training(seconds: float) -> None:
+    """Ask a trainer of this process to save a checkpoint and end; wait for it at most so long."""
+    _requested.set()
+    end = time.monotonic() + seconds
+    while _training.is_set() and time.monotonic() < end:
+        time.sleep(0.02)
 
 
 def is_requested() -> bool:

@@ -1,13 +1,13 @@
 """Verify the results in a folder: `recombine verify`.
 
-Every file is checked as it is (parts of rows, checkpoints, saved networks), and then the rows as a
+Every file is checked as it is (parts of rows, checkpoints, saved networks, the metadata, the status
+and the figures), and then the rows as a
 whole: complete runs, no contradictions, one version, one kind of machine, no stale code. Nothing is
 changed, and no file of the folder is executed.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ import pandas as pd
 
 from recombine.basics.errors import InputError, require
 from recombine.basics.suggest import counted
-from recombine.storage import parquet
+from recombine.storage import parquet, status
 from recombine.storage.table import Table
 from recombine.training import checkpoint, fitted, machine
 
@@ -104,10 +104,16 @@ def _network_problems(folder: Path) -> list[str]:
 
 
 def _metadata_problems(table: Table, written: set[str]) -> Iterator[str]:
-    """What is wrong with the metadata, and which runs of the last command have no rows."""
+    """What is wrong with the files beside the rows, and which runs of the command have no rows."""
     try:
+        problems = table.problems_beside_rows()
+        status_problem = None if table.packed else status.problem(table.path)
+        if status_problem is not None:
+            problems.append(status_problem)
+        yield from problems
+        if problems:
+            return
         meta = table.meta()
-        json.dumps(table.figures())
     except (InputError, OSError, ValueError) as error:
         yield str(error)
         return

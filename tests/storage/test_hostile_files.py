@@ -2,6 +2,9 @@
 
 import io
 import json
+import os
+import subprocess
+import sys
 import zipfile
 
 import numpy as np
@@ -60,6 +63,94 @@ def test_a_parquet_file_that_declares_more_than_the_memory_is_refused(tmp_path, 
         assert "declares 240,000,000 bytes, and the limit is 100,000,000" in one_line(read)
     monkeypatch.delenv("RECOMBINE_MAX_BYTES")
     assert parquet.load(file, ["run"]).num_rows == 30_000_000
+
+
+PEAK = """
+import resource, sys
+from recombine.basics.errors import InputError
+from recombine.coverage.combinations import _batches
+from recombine.coverage.ordered import _read
+from recombine.probe.file_readers import read_factors
+from recombine.storage.table import Table
+from pathlib import Path
+
+path = Path(sys.argv[1])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for read in (Table(path).read, lambda: read_factors(path), lambda: _read(path),
+             lambda: [batch.num_rows for batch in _batches(path, ["run"])]):
+    try:
+        read()
+    except InputError as error:
+        print(error)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+@pytest.mark.parametrize("kind", ["text", "bytes", "list", "struct", "dictionary", "differences"])
+def test_a_text_that_occurs_in_every_row_is_refused_before_memory_is_taken(tmp_path, kind):
+    """One text of 1 MB in each of 400 rows: 5 kB on disk, 400 MB in memory."""
+    text = pa.array([10**6 * "x"]).dictionary_encode().take(pa.array(np.zeros(400, np.int32)))
+    values = {
+        "text": text.cast(pa.string()),
+        "bytes": text.cast(pa.string()).cast(pa.binary()),
+        "list": pa.FixedSizeListArray.from_arrays(text, 2).cast(pa.list_(pa.string())),
+        "struct": pa.StructArray.from_arrays([text.cast(pa.string())], ["inner"]),
+        "dictionary": text,
+        "differences": text.cast(pa.string()),
+    }[kind]
+    file = tmp_path / "rows.parquet"
+    options = {}
+    if kind == "differences":
+        options = {"use_dictionary": False, "column_encoding": "DELTA_BYTE_ARRAY"}
+    pq.write_table(pa.table({"run": values}), file, compression="zstd", **options)
+    assert file.stat().st_size < 20_000
+    done = subprocess.run(
+        [sys.executable, "-c", PEAK, str(file)],
+        env=os.environ | {"RECOMBINE_MAX_BYTES": str(2 * 10**7)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    *refusals, megabytes = done.stdout.splitlines()
+    # Coverage uses one batch after another, each below the limit if texts are stored in pages.
+    assert len(refusals) == (3 if kind == "differences" else 4)
+    for line in refusals:
+        assert "bytes, and the limit is 20,000,000" in line
+    assert int(megabytes) < 150
+
+
+def test_texts_below_the_limit_are_read_as_they_were_written(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    texts = np.array(["a", "bb", "ü", None, ""], object)[rng.integers(0, 5, 200_000)]
+    table = pa.table(
+        {
+            "run": pa.array(texts),
+            "large": pa.array(texts, pa.large_string()),
+            "bytes": pa.array(["x" if text is None else text for text in texts]).cast(pa.binary()),
+            "lists": pa.array([[text, "c"] for text in texts[:100_000]] * 2),
+            "fixed": pa.array([b"ab", None] * 100_000, pa.binary(2)),
+            "dictionary": pa.array(texts).dictionary_encode(),
+            "number": rng.normal(size=200_000),
+        }
+    )
+    file = tmp_path / "rows.parquet"
+    pq.write_table(table, file, row_group_size=70_000)
+    read = parquet.load(file)
+    assert read.equals(pq.read_table(file))
+    assert (
+        parquet.load(file, ["number", "run"]).to_pydict()
+        == pq.read_table(file, columns=["number", "run"]).to_pydict()
+    )
+    pd.testing.assert_frame_equal(read_factors(file), pd.read_parquet(file))
+    monkeypatch.setenv("RECOMBINE_MAX_BYTES", str(10**8))  # then lists are read as dictionaries
+    assert parquet.load(file).equals(read)
+    lists = pa.table({"run": [[str(number)] for number in range(300_000)]})
+    pq.write_table(lists, file)
+    assert parquet.load(file).equals(pq.read_table(file))
+    empty = tmp_path / "empty.parquet"
+    pq.write_table(table[:0], empty)
+    assert parquet.load(empty).equals(pq.read_table(empty))
+    pd.testing.assert_frame_equal(read_factors(empty), pd.read_parquet(empty))
 
 
 def bomb(path, shape: str, data: bytes) -> None:

@@ -440,7 +440,10 @@ def test_reading_the_lock_never_blocks_a_writer(tmp_path):
 
 def test_experiment_file_is_plain_json(tmp_path):
     Table(tmp_path).note(runs=3)
-    assert json.loads((tmp_path / "experiment.json").read_text()) == {"runs": 3}
+    document = json.loads((tmp_path / "experiment.json").read_text())
+    assert document.pop("has_checksum") is True
+    assert document.pop("checksum").startswith("recombine-sha256:")
+    assert document == {"runs": 3}
 
 
 def test_rows_of_one_run_and_step_count_once(tmp_path):

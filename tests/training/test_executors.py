@@ -4,15 +4,18 @@ Nothing is mocked: processes, Dask and submitit really run.
 """
 
 import contextlib
+import functools
 import json
 import os
+import pickle
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 import types
-from concurrent.futures import as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,8 +24,9 @@ import pytest
 
 import recombine as rc
 from recombine.basics.errors import InputError, require
-from recombine.training import executors, scheduler
-from recombine.training.executors import open_executor, slurm
+from recombine.storage import status
+from recombine.training import executors, heartbeat, machine, progress, scheduler
+from recombine.training.executors import open_executor, signed_results, slurm
 from tests.tiny import TINY
 
 
@@ -189,7 +193,7 @@ def test_one_deadly_call_does_not_fail_the_others():
 
 
 def test_a_silent_worker_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(scheduler, "MAX_SILENCE", 0.5)
+    monkeypatch.setattr(progress, "MAX_SILENCE", 0.5)
     with open_executor("processes:1") as executor:
         executor.submit(own_pid, 0, str(tmp_path)).result()
         (worker,) = [int(path.name) for path in tmp_path.iterdir()]
@@ -202,11 +206,123 @@ def test_a_silent_worker_is_named(tmp_path, monkeypatch):
 
         future = executor.submit(abs, -3)
         display = types.SimpleNamespace(note=note)
-        (done,) = scheduler._as_completed([future], executor, display)
+        (done,) = scheduler._as_completed([future], scheduler._Remotely(executor, False), display)
         assert done.result() == 3
     assert notes[0] == (
         f"no chunk was finished for 0.5 s: waiting for process {worker} with 1 chunk left"
     )
+
+
+def beat_and_hang(number: int, folder: str, deadly: int) -> int:
+    """The first or every call with this number hangs after its first heartbeat."""
+    path = Path(folder) / f"{number}.heartbeat"
+    heartbeat.Heartbeat(path).beat()
+    (Path(folder) / f"{number}-{os.getpid()}").touch()
+    if number == deadly or (number == 1 and len(list(Path(folder).glob("1-*"))) == 1):
+        time.sleep(600)
+    return number
+
+
+def test_a_chunk_without_progress_is_stopped_and_only_it_is_blamed(tmp_path):
+    notes = []
+    display = types.SimpleNamespace(note=notes.append)
+    with open_executor("processes:2") as executor:
+        heartbeats = {
+            executor.submit(beat_and_hang, number, str(tmp_path), 3): tmp_path
+            / f"{number}.heartbeat"
+            for number in range(6)
+        }
+        remotely = scheduler._Remotely(executor, False, chunk_timeout=0.7)
+        done = list(scheduler._as_completed(heartbeats, remotely, display))
+        results = [future.exception() or future.result() for future in done]
+    finished = sorted(result for result in results if isinstance(result, int))
+    assert finished == [0, 1, 2, 4, 5], "number 1 hangs once, number 3 every time"
+    (error,) = [result for result in results if not isinstance(result, int)]
+    assert "its process died 3 times" in str(error)
+    assert len(notes) == 4
+    assert all(re.match(r"process \d+ on .* made no progress for 0.7 s: it is", n) for n in notes)
+
+
+def test_a_silent_chunk_is_named_while_others_make_progress(tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "MAX_SILENCE", 0.5)
+    monkeypatch.setattr(scheduler, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(heartbeat, "PAUSE", 0.0)
+    silent, lively = Future(), Future()
+    paths = {silent: tmp_path / "a.heartbeat", lively: tmp_path / "b.heartbeat"}
+    notes = []
+
+    def note(text):
+        notes.append(text)
+        silent.set_result(1)
+        lively.set_result(2)
+
+    def beat():
+        heartbeat.Heartbeat(paths[silent]).beat()
+        while not lively.done():
+            heartbeat.Heartbeat(paths[lively]).beat()
+            time.sleep(0.05)
+
+    remotely = scheduler._Remotely(types.SimpleNamespace(), False)
+    observed = scheduler._as_completed(paths, remotely, types.SimpleNamespace(note=note))
+    timer = threading.Timer(0.3, beat)
+    timer.start()
+    assert len(list(observed)) == 2
+    timer.join()
+    assert len(notes) == 1
+    assert re.match(
+        rf"process {os.getpid()} on .* has made no progress for 0.5 s: waiting", notes[0]
+    )
+
+
+def test_a_silent_chunk_of_this_process_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "MAX_SILENCE", 0.3)
+    chunk_rows = scheduler.chunk_rows
+
+    def slow_chunk_rows(*arguments):
+        time.sleep(1.0)
+        return chunk_rows(*arguments)
+
+    monkeypatch.setattr(scheduler, "chunk_rows", slow_chunk_rows)
+    rc.train(TINY, tmp_path / "out")
+    notes = status.read(tmp_path / "out")["notes"]
+    assert notes[0] == (f"no progress for 0.3 s: waiting for process {os.getpid()} on this machine")
+    assert len(notes) > 1
+
+
+def test_the_first_answer_of_like_workers_is_not_awaited_silently(tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "MAX_SILENCE", 0.3)
+
+    class Slow(ThreadPoolExecutor):
+        def submit(self, fn, /, *arguments, **options):
+            time_to_wait = 1.0 if fn is machine.columns else 0.0
+            return super().submit(lambda: (time.sleep(time_to_wait), fn(*arguments, **options))[1])
+
+    with Slow(1) as executor:
+        rc.train(TINY, tmp_path / "out", executor=executor, like_workers=True)
+    notes = status.read(tmp_path / "out")["notes"]
+    assert notes[0] == (
+        "no worker has answered for 0.3 s: waiting for the workers with 1 chunk left"
+    )
+
+
+def test_a_chunk_timeout_reaches_the_executor_and_leaves_nothing(tmp_path, expected_rows):
+    with open_executor("processes:2") as executor:
+        rows = rc.train(
+            rc.sweep(TINY, seed=range(2)),
+            tmp_path / "out",
+            executor=executor,
+            max_width=1,
+            chunk_timeout=300,
+        )
+    expected = expected_rows[expected_rows["run"].isin(rows["run"])]
+    pd.testing.assert_frame_equal(numbers(rows), numbers(expected), check_exact=True)
+    assert not (tmp_path / "out" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), 5])
+def test_an_impossible_chunk_timeout_is_refused(tmp_path, seconds):
+    with pytest.raises(InputError, match="--chunk-timeout"):
+        rc.train(TINY, tmp_path / "out", chunk_timeout=seconds)
 
 
 def own_pid(number: int, folder: str) -> int:
@@ -245,7 +361,7 @@ def started(*arguments: str):
     command = [sys.executable, "-m", "dask", *arguments, "--no-dashboard"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        yield
+        yield process
     finally:
         process.kill()
         process.wait()
@@ -266,6 +382,74 @@ def test_a_dask_scheduler_is_used_by_its_address(expected_rows, tmp_path, capfd)
                 check_sweep(executor, expected_rows, tmp_path / "out", 2)
                 unfinished = executor.submit(time.sleep, 600)
         wait_until(unfinished.cancelled)
+
+
+LONG = """
+import dataclasses
+import recombine as rc
+from tests.tiny import TINY
+
+def runs(scale):
+    return rc.sweep(dataclasses.replace(TINY, num_steps=100_000), seed=range(2))
+"""
+
+
+@needs_dask
+def test_a_killed_dask_scheduler_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("RECOMBINE_CHECKPOINT", "0.1")  # of the worker, too
+    (tmp_path / "long.py").write_text(LONG)
+    file = tmp_path / "scheduler.json"
+    where = ["--port", "0", "--host", "127.0.0.1", "--scheduler-file", str(file)]
+    with started("scheduler", *where) as scheduler_process:
+        wait_until(lambda: file.exists() and file.read_text().endswith("}"))
+        address = json.loads(file.read_text())["address"]
+        options = [
+            "--executor",
+            address.replace("tcp", "dask"),
+            "--out",
+            str(tmp_path / "out"),
+            "--json",
+        ]
+        with started("worker", address, "--nthreads", "1", "--no-nanny"):
+            driver = subprocess.Popen(
+                [sys.executable, "-m", "recombine", "run", str(tmp_path / "long.py"), *options],
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            wait_until(lambda: any(tmp_path.glob("out/checkpoints/*.eqx")))  # a worker trains
+            scheduler_process.kill()
+            _, error = driver.communicate(timeout=90)
+    assert driver.returncode == 2
+    lines = [line for line in error.splitlines() if "has no worker yet" not in line]
+    assert lines == [
+        f"recombine: the Dask scheduler at {address} is gone; finished rows are saved, run the "
+        "same command to continue"
+    ]
+
+
+STRANGER = """
+import sys
+import distributed
+
+attempts = [("tcp", None), ("tls", distributed.Security.temporary())]
+for scheme, security in attempts:
+    try:
+        distributed.Client(f"{scheme}:{sys.argv[1]}", timeout=3, security=security)
+    except OSError:
+        continue
+    sys.exit("came in")
+"""
+
+
+@needs_dask
+def test_dask_on_this_machine_accepts_only_its_own_certificates():
+    with open_executor("dask-local:1") as executor:
+        scheme, _, rest = executor._client.scheduler.address.partition(":")
+        assert scheme == "tls"
+        assert executor.submit(abs, -3).result(timeout=60) == 3
+        command = [sys.executable, "-c", STRANGER, rest]
+        stranger = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert stranger.returncode == 0, stranger.stderr
 
 
 @needs_dask
@@ -308,6 +492,91 @@ def test_a_lost_job_is_submitted_again(sent, tmp_path, monkeypatch, capfd):
     lines = capfd.readouterr().err.splitlines()
     (note,) = [line for line in lines if line.startswith("recombine:")]
     assert "ended without a result: submitted again" in note
+
+
+def job_that_raises(kind: str) -> None:
+    raise {"ours": InputError, "python": KeyError, "other": pd.errors.EmptyDataError}[kind]("why")
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # submitit leaves its logs open
+@needs_slurm
+def test_results_of_jobs_are_data_with_a_signature(tmp_path):
+    mixed = pd.DataFrame(
+        {"run": ["b", "a"], "x": [0.1 + 0.2, float("nan")], "y": pd.Series([1, "z"], dtype=object)}
+    )
+    with open_executor("slurm", "cluster=debug", tmp_path) as executor:
+        (key,) = (tmp_path / "slurm").glob("*.key")
+        assert key.stat().st_mode & 0o077 == 0, "nobody else may read the secret"
+        same = executor.submit(mixed.copy).result(60)
+        assert executor.submit(dict, a=1).result(60) == {"a": 1}
+        for kind, error_type in (
+            ("ours", InputError),
+            ("python", KeyError),
+            ("other", RuntimeError),
+        ):
+            error = executor.submit(job_that_raises, kind).exception(60)
+            assert type(error) is error_type
+            assert "why" in str(error)
+            assert "job_that_raises" in error.__notes__[0]
+    pd.testing.assert_frame_equal(same, mixed, check_exact=True)
+    assert not key.exists()
+
+
+class Evil:
+    """Runs code where it is unpickled."""
+
+    def __reduce__(self):
+        return os.mkdir, (os.environ["EVIL_FOLDER"],)
+
+
+@needs_slurm
+def test_a_forged_result_is_refused_and_nothing_is_unpickled(tmp_path, monkeypatch):
+    monkeypatch.setenv("EVIL_FOLDER", str(tmp_path / "evil"))
+    other = signed_results.Key(tmp_path / "other")
+    key = signed_results.Key(tmp_path / "jobs")
+    own = signed_results.SignedCall(key.path, functools.partial(dict, a=1))
+    own()
+    assert key.read(own.path) == ({"a": 1}, None)
+    own()
+    sound = own.path.read_bytes()
+    forged = signed_results.SignedCall(other.path, functools.partial(dict, a=2))
+    forged()
+    neighbor = signed_results.SignedCall(key.path, functools.partial(dict, a=3))
+    neighbor()
+    for data in (
+        forged.path.read_bytes(),
+        neighbor.path.read_bytes(),
+        pickle.dumps(Evil()),
+        sound[:-1] + b"2",
+        sound[:40],
+        b"",
+    ):
+        own.path.write_bytes(data)
+        with pytest.raises(InputError, match="was not written by a job of this sweep"):
+            key.read(own.path)
+    # submitit's own results are pickles: the driver never reads one.
+    monkeypatch.setattr("submitit.core.utils.pickle_load", lambda *_: pytest.fail("unpickled"))
+    with open_executor("slurm", "cluster=local", tmp_path) as executor:
+        assert executor.submit(abs, -3).result(60) == 3
+    assert not (tmp_path / "evil").exists()
+
+
+@needs_slurm
+def test_sigterm_in_a_slurm_job_ends_it_although_submitit_ignores_it(tmp_path, monkeypatch):
+    for sent in (signal.SIGTERM, signal.SIGUSR2):
+        script = (
+            "import os, signal, sys\nfrom recombine.training import termination\n"
+            "from recombine.training.executors import signed_results\n"
+            "for name in ('SIGTERM', 'SIGUSR2'):\n"
+            "    signal.signal(getattr(signal, name), lambda *_: None)  # like submitit\n"
+            "signed_results._handle_end_of_job()\n"
+            "with termination.stop_on_sigterm(), termination.checked():\n"
+            f"    os.kill(os.getpid(), {int(sent)})\n"
+            "    sys.exit(0 if termination.is_requested() else 1)\n"
+        )
+        environment = os.environ | {"SUBMITIT_FOLDER": str(tmp_path)}
+        done = subprocess.run([sys.executable, "-c", script], env=environment, check=False)
+        assert done.returncode == 0, sent
 
 
 @needs_slurm
@@ -376,6 +645,50 @@ def test_workers_end_with_their_driver(on, sent, tmp_path):
     driver.wait(30)
     assert sent == signal.SIGKILL or "KeyboardInterrupt" in (tmp_path / "stderr").read_text()
     wait_until(lambda: not any(map(is_running, processes_of(tmp_path / "jobs"))), 15)
+
+
+TRAIN_UNTIL_SIGTERM = """
+import os, sys, time
+from pathlib import Path
+from recombine.training import termination
+from recombine.training.executors import open_executor
+
+def train(folder):
+    with termination.stop_on_sigterm(), termination.checked():
+        (folder / f"training-{os.getpid()}").touch()
+        while not termination.is_requested():
+            time.sleep(0.01)
+        time.sleep(0.5)  # the call of the program ends, and the checkpoint is written
+        (folder / f"saved-{os.getpid()}").touch()
+        raise termination.Terminated
+
+if __name__ == "__main__":
+    with open_executor("processes:2") as executor, termination.stop_on_sigterm():
+        [executor.submit(train, Path(sys.argv[1])) for _ in range(2)][0].result()
+"""
+
+
+@pytest.mark.parametrize("to", ["driver", "group"])
+def test_sigterm_lets_worker_processes_save_their_checkpoints(to, tmp_path):
+    (tmp_path / "script.py").write_text(TRAIN_UNTIL_SIGTERM)
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    driver = subprocess.Popen(
+        [sys.executable, tmp_path / "script.py", marks],
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    wait_until(lambda: len(list(marks.glob("training-*"))) == 2)
+    workers = processes_of(marks)
+    if to == "driver":
+        driver.send_signal(signal.SIGTERM)
+    else:
+        os.killpg(driver.pid, signal.SIGTERM)
+    driver.wait(60)
+    assert sorted(path.name for path in marks.glob("saved-*")) == sorted(
+        f"saved-{worker}" for worker in workers
+    )
+    wait_until(lambda: not any(map(is_running, workers)))
 
 
 @pytest.mark.parametrize(

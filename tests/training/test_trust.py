@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import datetime
 import errno
+import fcntl
 import json
 import os
 import re
@@ -495,6 +496,19 @@ def test_a_link_in_place_of_a_lock_is_not_followed(tmp_path):
     with pytest.raises(InputError, match="cannot write to"):
         rc.train(RUNS[:1], tmp_path / "out")
     assert mine.read_text() == "precious"
+
+
+@pytest.mark.parametrize("content", ["[1]", "3", "{", "[" * 1000, "\xff", ""])
+def test_a_held_lock_with_damaged_content_is_one_line(tmp_path, content):
+    (tmp_path / "out").mkdir()
+    lock = tmp_path / "out" / ".lock"
+    lock.write_text(content, encoding="latin-1")
+    with lock.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # another open file: as if another process held it
+        assert lock_owner(tmp_path / "out") == {}
+        with pytest.raises(InputError, match="another process is writing to") as caught:
+            rc.train(RUNS[:1], tmp_path / "out")
+    assert "\n" not in str(caught.value)
 
 
 def test_a_link_in_place_of_a_failure_note_is_not_followed(call, tmp_path):

@@ -1,7 +1,9 @@
 """Dask workers as an executor: on this machine, or of a scheduler with a known address."""
 
+import concurrent.futures
 import contextlib
 import importlib
+import logging
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future
 from typing import Any
@@ -28,6 +30,7 @@ def local_cluster(num_workers: int) -> Iterator[Executor]:
             keep_to_share(worker.name, num_workers)
 
     with (
+        _quiet(),
         distributed.LocalCluster(
             n_workers=num_workers,
             threads_per_worker=1,
@@ -54,6 +57,11 @@ def cluster(address: str) -> Iterator[Executor]:
     security = None
     if address.startswith("tls:"):
         security = distributed.Security(require_encryption=True)
+    with _quiet():
+        yield from _connected(distributed, address, security)
+
+
+def _connected(distributed: Any, address: str, security: Any) -> Iterator[Executor]:
     try:
         client = distributed.Client(address, timeout=CONNECT_SECONDS, security=security)
     except (OSError, ValueError) as error:  # ValueError: not a valid host name
@@ -94,10 +102,33 @@ def _executor_of(client: Any) -> Iterator[Executor]:
             return wrapped
 
     executor = ReleasingExecutor(client, pure=False)
+    address = client.scheduler.address
     try:
         yield executor
+    except (concurrent.futures.CancelledError, OSError) as error:
+        if client.status == "running" and not client.scheduler.comm.closed():
+            raise
+        raise InputError(
+            f"the Dask scheduler at {address} is gone; finished rows are saved, run the same "
+            "command to continue"
+        ) from error
     finally:
         executor.shutdown(wait=False)  # in Dask, this cancels unfinished tasks
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Print nothing of Dask's own log in this process: a lost scheduler would fill the terminal."""
+    names = [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]
+    loggers = [logging.getLogger(name) for name in [*names, "asyncio", "tornado.application"]]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _import(name: str, extra: str) -> Any:

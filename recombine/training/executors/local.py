@@ -8,8 +8,10 @@ import concurrent.futures
 import contextlib
 import functools
 import multiprocessing
+import multiprocessing.connection
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future
 from dataclasses import dataclass
@@ -17,8 +19,11 @@ from typing import Any
 
 from recombine.basics.console import say
 from recombine.basics.errors import InputError
+from recombine.training import termination
 
 MAX_RETRIES = 2  # of a call whose process died
+SAVE_CHECKPOINT = "save a checkpoint"  # sent to every process when the driver got SIGTERM
+MAX_SAVE_SECONDS = 30.0  # a cluster kills some time after SIGTERM; a call of a program takes 10 s
 
 
 def keep_to_share(worker: int, num_workers: int) -> None:
@@ -34,6 +39,9 @@ def processes(num_workers: int) -> Iterator[Executor]:
     executor = Processes(num_workers)
     try:
         yield executor
+    except termination.Terminated:
+        executor.save_checkpoints()
+        raise
     finally:
         executor.shutdown(cancel_futures=True)
 
@@ -54,6 +62,7 @@ class _Worker:
         self.number = number
         self.num_workers = num_workers
         self.is_idle = True
+        self.call: _Call | None = None  # that runs or ran last
         self.start()
 
     def start(self) -> None:
@@ -94,6 +103,29 @@ class Processes(Executor):
             processes = [str(pid) for worker in busy for pid in worker.pool._processes or ()]
         return f"process {', '.join(processes)}" if processes else ""
 
+    def stop(self, future: Future) -> bool:
+        """Kill the process that runs this call, which counts as its death. False if none does."""
+        with self.lock:
+            for worker in self.workers:
+                if not worker.is_idle and worker.call is not None and worker.call.future is future:
+                    for process in list((worker.pool._processes or {}).values()):
+                        process.kill()
+                    return True
+        return False
+
+    def save_checkpoints(self) -> None:
+        """Let every process save a checkpoint of its chunk before it ends."""
+        with self.lock:
+            self.is_shut_down = True
+            for worker in self.workers:
+                with contextlib.suppress(OSError):
+                    worker.pipe.send(SAVE_CHECKPOINT)
+            processes = [p for w in self.workers for p in (w.pool._processes or {}).values()]
+        running = {process.sentinel for process in processes}
+        end = time.monotonic() + MAX_SAVE_SECONDS
+        while running and time.monotonic() < end:
+            running -= set(multiprocessing.connection.wait(running, end - time.monotonic()))
+
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the processes. Unfinished calls are cancelled."""
         with self.lock:
@@ -114,6 +146,7 @@ class Processes(Executor):
 
     def _send(self, worker: _Worker, call: _Call) -> None:
         worker.is_idle = False
+        worker.call = call
         try:
             done = worker.pool.submit(call.function)
         except BrokenExecutor:  # it died while it was idle, so no call is to blame
@@ -157,5 +190,7 @@ def _start_worker(pipe: Any, worker: int, num_workers: int) -> None:
 
 def _exit_with_driver(pipe: Any) -> None:
     with contextlib.suppress(EOFError, OSError):
-        pipe.recv()  # returns when the driver closes its end or dies: nothing is ever sent
+        # Returns when the driver dies or closes its end, or sends this at SIGTERM.
+        if pipe.recv() == SAVE_CHECKPOINT:
+            termination.end_training(MAX_SAVE_SECONDS)
     os._exit(1)

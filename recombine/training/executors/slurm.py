@@ -2,6 +2,9 @@
 
 submitit gives up a job that ended without a result. Here a thread looks for results, and submits
 such a job again.
+
+submitit's own results are pickles, which can run code when they are read. They are not used: a job
+writes its result as data, signed with a secret of the sweep (`signed_results.py`).
 """
 
 import concurrent.futures
@@ -12,7 +15,6 @@ import shutil
 import subprocess
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from typing import Any
 
 from recombine.basics.console import say
 from recombine.basics.errors import InputError, require
+from recombine.training.executors import signed_results
 
 DEFAULT_TIMEOUT_MIN = 240  # of a job: submitit's own 5 minutes are too short for most chunks
 SUBMITIT_OPTIONS = {
@@ -125,7 +128,7 @@ def open_jobs(options: dict[str, Any], folder: Path) -> Iterator[Executor]:
 class _Job:
     """A submitted call."""
 
-    call: Callable[[], tuple[Any, Exception | None]]
+    call: signed_results.SignedCall
     handle: Any  # submitit's job
     num_retries: int = 0
     last_seen: float = 0.0  # when the job was last known to run or wait
@@ -136,6 +139,7 @@ class SlurmJobs(Executor):
 
     def __init__(self, executor: Any):
         self.executor = executor
+        self.key = signed_results.Key(Path(executor.folder))
         self.jobs: dict[Future, _Job] = {}
         self.lock = threading.Lock()
         self.is_shut_down = threading.Event()
@@ -147,7 +151,7 @@ class SlurmJobs(Executor):
         """Submit one job."""
         future = Future()
         future.set_running_or_notify_cancel()
-        call = functools.partial(result_or_error, fn, *args, **kwargs)
+        call = signed_results.SignedCall(self.key.path, functools.partial(fn, *args, **kwargs))
         with self.lock:
             self.jobs[future] = self._submit_job(call)
         return future
@@ -158,6 +162,14 @@ class SlurmJobs(Executor):
             jobs = sorted(str(job.handle.job_id) for job in self.jobs.values())
         return f"job {', '.join(jobs)}" if jobs else ""
 
+    def stop(self, future: Future) -> bool:
+        """Cancel the job of this call, which is then submitted again. False if it has ended."""
+        with self.lock:
+            job = self.jobs.get(future)
+            if job is not None:
+                job.handle.cancel(check=False)
+        return job is not None
+
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Cancel every job that has not finished."""
         self.is_shut_down.set()
@@ -166,8 +178,9 @@ class SlurmJobs(Executor):
                 job.handle.cancel(check=False)
                 future.set_exception(concurrent.futures.CancelledError())
             self.jobs.clear()
+        self.key.remove()
 
-    def _submit_job(self, call: Callable, num_retries: int = 0) -> _Job:
+    def _submit_job(self, call: signed_results.SignedCall, num_retries: int = 0) -> _Job:
         try:
             handle = self.executor.submit(call)
         except Exception as error:  # of several types. sbatch's own message is the last line
@@ -182,7 +195,7 @@ class SlurmJobs(Executor):
         while not self.is_shut_down.wait(RESULT_INTERVAL):
             # A shared disk may not answer now. Then we look again later.
             with self.lock, contextlib.suppress(OSError):
-                results = {path.name for path in Path(self.executor.folder).glob("*_result.pkl")}
+                results = {path.name for path in Path(self.executor.folder).glob("*.result")}
                 for future, job in list(self.jobs.items()):
                     try:
                         self._check_job(future, job, results)
@@ -192,13 +205,10 @@ class SlurmJobs(Executor):
 
     def _check_job(self, future: Future, job: _Job, results: set[str]) -> None:
         """Take the result of a job if there is one. Submit the job again if it is lost."""
-        from submitit.core.utils import UncompletedJobError
-
-        if self.executor.cluster == "debug" or job.handle.paths.result_pickle.name in results:
-            value, error = job.handle.result()
-            if isinstance(error, UncompletedJobError):  # the job ran out of time
-                self._submit_again(future, job)
-                return
+        if self.executor.cluster == "debug":
+            job.handle.result()  # runs the call in this process
+        if self._has_result(job, results):
+            value, error = self.key.read(job.call.path)
             del self.jobs[future]
             if error is None:
                 future.set_result(value)
@@ -208,6 +218,12 @@ class SlurmJobs(Executor):
             job.last_seen = time.monotonic()
         elif time.monotonic() - job.last_seen > MAX_RESULT_DELAY:
             self._submit_again(future, job)
+
+    def _has_result(self, job: _Job, results: set[str]) -> bool:
+        if self.executor.cluster == "debug":
+            return True
+        has_ended = self.executor.cluster != "local" or job.handle.done()
+        return has_ended and job.call.path.name in results
 
     def _submit_again(self, future: Future, job: _Job) -> None:
         job_id = job.handle.job_id
@@ -232,15 +248,3 @@ class SlurmJobs(Executor):
             self.queue = set(squeue.stdout.split()) if squeue.returncode == 0 else None
             self.queue_time = time.monotonic()
         return self.queue is None or handle.job_id in self.queue
-
-
-def result_or_error(function: Callable, *args: Any, **kwargs: Any) -> tuple[Any, Exception | None]:
-    """The function's result and None, or None and its error.
-
-    submitit would turn an error into text, and lose its type.
-    """
-    try:
-        return function(*args, **kwargs), None
-    except Exception as error:
-        error.add_note(traceback.format_exc())
-        return None, error
