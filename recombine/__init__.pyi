@@ -25,6 +25,7 @@ from recombine.parts.families.goal_grid import GoalGrid as GoalGrid
 from recombine.parts.families.hyperteacher import Hyperteacher as Hyperteacher
 from recombine.parts.families.preference_grid import PreferenceGrid as PreferenceGrid
 from recombine.parts.families.subsequence import Subsequence as Subsequence
+from recombine.parts.families.sudoku import Sudoku as Sudoku
 from recombine.parts.families.unrelated import Unrelated as Unrelated
 from recombine.parts.field_checks import Knob as Knob
 from recombine.parts.models.built import Built as Built
