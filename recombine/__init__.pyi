@@ -33,6 +33,7 @@ from recombine.parts.models.executor import Executor as Executor
 from recombine.parts.models.hypernetwork import Hypernetwork as Hypernetwork
 from recombine.parts.models.mlp import MLP as MLP
 from recombine.parts.models.modular_oracle import ModularOracle as ModularOracle
+from recombine.parts.models.recursive import Recursive as Recursive
 from recombine.parts.models.sequence_transformer import SequenceTransformer as SequenceTransformer
 from recombine.parts.models.transformer import Transformer as Transformer
 from recombine.parts.recipes.fast import Fast as Fast
