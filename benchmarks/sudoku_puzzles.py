@@ -10,7 +10,11 @@ from recombine.parts.sudoku_puzzles import STORED_FILE, Puzzles, Shape, generate
 SIX = Shape(6, 2, 3)
 FOUR = Shape(4, 2, 2)
 # Shape, number of clues (0: as few as possible), number of puzzles, seed.
-SETS = ((SIX, 0, 1600, 0), (SIX, 14, 1600, 0), (FOUR, 0, 1600, 0))
+SETS = (
+    (SIX, 0, 1600, 0),
+    (SIX, 14, 1600, 0),
+    (FOUR, 0, 1600, 0),
+)
 
 
 def main() -> None:

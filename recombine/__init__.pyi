@@ -12,6 +12,7 @@ from recombine.parts.diagnostics.shuffled_decodability import (
     ShuffledDecodability as ShuffledDecodability,
 )
 from recombine.parts.diagnostics.subgraph_frequency import SubgraphFrequency as SubgraphFrequency
+from recombine.parts.diagnostics.supervision_steps import SupervisionSteps as SupervisionSteps
 from recombine.parts.diagnostics.task_information import TaskInformation as TaskInformation
 from recombine.parts.encodings.few_shot import FewShot as FewShot
 from recombine.parts.encodings.hidden import Hidden as Hidden

@@ -29,6 +29,7 @@ from recombine.parts.protocols import Batch
 EPSILON = 1e-6  # of the norms
 BASE = 10_000.0  # of the wavelengths of rotary positions
 FIRST_HALTING_LOGIT = -5.0  # an untrained network does not halt
+BRANCH_SCALE = 0.1  # of the last weights of a residual branch, before training
 HALTING_WEIGHT = 0.5  # of the loss of the halting head
 NUM_EXTRA_TOKENS = 2  # the point before the words, and the answer after them
 
@@ -347,9 +348,10 @@ class Recursive:
     def _between(self, key: PRNGKeyArray, length: int) -> Attention | GatedUnits:
         if self.mixing == "mlp":
             return _gated(key, length, length)
-        keys = jax.random.split(key, 4)
-        layers = (linear(k, self.d_model, self.d_model, use_bias=False) for k in keys)
-        return Attention(*layers, self.num_heads)
+        queries, keys, values, attended = (
+            linear(k, self.d_model, self.d_model, use_bias=False) for k in jax.random.split(key, 4)
+        )
+        return Attention(queries, keys, values, _scaled(attended), self.num_heads)
 
     def memory(self, batch: Batch) -> Memory:
         """The memory before training: a finished sample."""
@@ -404,9 +406,17 @@ def _zero_state(n: int, code: Array, d_model: int) -> State:
 
 def _gated(key: PRNGKeyArray, d: int, d_hidden: int) -> GatedUnits:
     gate, value, out = jax.random.split(key, 3)
-    return GatedUnits(
-        linear(gate, d, d_hidden), linear(value, d, d_hidden), linear(out, d_hidden, d)
-    )
+    last = _scaled(linear(out, d_hidden, d))
+    return GatedUnits(linear(gate, d, d_hidden), linear(value, d, d_hidden), last)
+
+
+def _scaled(layer: eqx.nn.Linear) -> eqx.nn.Linear:
+    """The last layer of a residual branch, with small weights.
+
+    With full weights an untrained network scrambles its state when it is applied many times, and
+    the gradient of its last cycle is noise.
+    """
+    return eqx.tree_at(lambda layer: layer.weight, layer, BRANCH_SCALE * layer.weight)
 
 
 def _binary_cross_entropy(logit: Array, target: Array) -> Array:
