@@ -12,6 +12,7 @@ from recombine.parts.diagnostics.shuffled_decodability import (
     ShuffledDecodability as ShuffledDecodability,
 )
 from recombine.parts.diagnostics.subgraph_frequency import SubgraphFrequency as SubgraphFrequency
+from recombine.parts.diagnostics.supervision_steps import SupervisionSteps as SupervisionSteps
 from recombine.parts.diagnostics.task_information import TaskInformation as TaskInformation
 from recombine.parts.encodings.few_shot import FewShot as FewShot
 from recombine.parts.encodings.hidden import Hidden as Hidden
@@ -25,6 +26,7 @@ from recombine.parts.families.goal_grid import GoalGrid as GoalGrid
 from recombine.parts.families.hyperteacher import Hyperteacher as Hyperteacher
 from recombine.parts.families.preference_grid import PreferenceGrid as PreferenceGrid
 from recombine.parts.families.subsequence import Subsequence as Subsequence
+from recombine.parts.families.sudoku import Sudoku as Sudoku
 from recombine.parts.families.two_hop import TwoHop as TwoHop
 from recombine.parts.families.unrelated import Unrelated as Unrelated
 from recombine.parts.field_checks import Knob as Knob
@@ -33,6 +35,7 @@ from recombine.parts.models.executor import Executor as Executor
 from recombine.parts.models.hypernetwork import Hypernetwork as Hypernetwork
 from recombine.parts.models.mlp import MLP as MLP
 from recombine.parts.models.modular_oracle import ModularOracle as ModularOracle
+from recombine.parts.models.recursive import Recursive as Recursive
 from recombine.parts.models.sequence_transformer import SequenceTransformer as SequenceTransformer
 from recombine.parts.models.transformer import Transformer as Transformer
 from recombine.parts.recipes.fast import Fast as Fast

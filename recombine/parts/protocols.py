@@ -194,6 +194,13 @@ class Model(Protocol):
 
     - `loss(net, batch, score)`: the training loss, if it is not `score(...)["loss"]`.
     - `random_loss = True`: the loss draws random numbers. It gets a key as a fourth argument.
+    - `memory(batch)` with `loss(net, batch, score, key, memory) -> (loss, memory)`: what the model
+      keeps from one training step to the next, for one task of a batch. Every step draws a new
+      batch; a model that still works on an earlier sample keeps that sample in its memory, and
+      takes the new one with `jnp.where` where it has finished. `memory` gets a batch that has only
+      shapes (its values are zero), so the first memory must count as finished. It is a tree of
+      arrays without random keys, of shapes that the loss does not change. The memory is part of
+      checkpoints; evaluations do not use it.
     - `needs_nodes = True`: it learns the steps of a computation, so the family's `y` must be
       `Nodes` and the code a sequence of words.
     - `together = True`: the prediction at a point depends on the other points. Evaluation then uses
@@ -290,6 +297,11 @@ def kind_of(part: Any) -> str | None:
 def has_graph(family: Any) -> bool:
     """Whether a family declares its computation graph."""
     return all(hasattr(family, name) for name in ("graph", "trace", "operate"))
+
+
+def has_memory(model: Any) -> bool:
+    """Whether a model keeps a memory from one training step to the next."""
+    return hasattr(model, "memory")
 
 
 def example_sampler(

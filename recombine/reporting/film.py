@@ -1,7 +1,7 @@
-"""Draw an episode in a grid world as a film strip: its steps side by side.
+"""Draw an episode in a grid world, or a puzzle being solved, as a film strip.
 
-Walls are gray. The agent is a dot with an arrow for its next move. Objects are squares with their
-reward as text.
+In a grid world, walls are gray. The agent is a dot with an arrow for its next move. Objects are
+squares with their reward as text. In a puzzle, given numbers are gray, and answers are colored.
 """
 
 from __future__ import annotations
@@ -40,6 +40,15 @@ class Picture(NamedTuple):
     caption: str
 
 
+class Grid(NamedTuple):
+    """One state of a puzzle of numbers: arrays of shape (height, width)."""
+
+    numbers: np.ndarray
+    is_given: np.ndarray
+    is_right: np.ndarray
+    caption: str
+
+
 def strip(
     walls: np.ndarray, pictures: Sequence[Picture], title: str, num_columns: int = 4
 ) -> go.Figure:
@@ -50,27 +59,89 @@ def strip(
     import plotly.graph_objects as go
 
     height, width = walls.shape
-    corners = []
-    for i in range(len(pictures)):
-        row, column = divmod(i, num_columns)
-        corners.append((row * (height + GAP), column * (width + GAP)))
+    corners = _corners(len(pictures), height, width, num_columns)
     figure = go.Figure()
     for corner in corners:
         _add_walls(figure, walls, corner)
     _add_objects(figure, pictures, corners, True, "object to seek", COLOURS[0])
     _add_objects(figure, pictures, corners, False, "object to avoid", COLOURS[1])
     _add_agents(figure, pictures, corners)
+    _add_captions(figure, [picture.caption for picture in pictures], corners, width)
+    bottom = max(top for top, _ in corners) + height
+    right = max(left for _, left in corners) + width
+    return _set_layout(figure, title, bottom, right)
+
+
+def grids(
+    pictures: Sequence[Grid], box: tuple[int, int], title: str, num_columns: int = 4
+) -> go.Figure:
+    """Draw the states of a puzzle in rows of `num_columns`. `box` is the height and width of a box
+    of cells; neighboring boxes have different shades.
+    """
+    import plotly.graph_objects as go
+
+    height, width = pictures[0].numbers.shape
+    corners = _corners(len(pictures), height, width, num_columns)
+    rows, columns = np.indices((height, width))
+    shades = (rows // box[0] + columns // box[1]) % 2 == 1
+    figure = go.Figure()
+    for corner in corners:
+        _add_walls(figure, shades, corner)
+    kinds = (("given", INK), ("right", COLOURS[2]), ("wrong", COLOURS[1]))
+    for name, color in kinds:
+        _add_numbers(figure, pictures, corners, name, color)
+    _add_captions(figure, [picture.caption for picture in pictures], corners, width)
+    bottom = max(top for top, _ in corners) + height
+    right = max(left for _, left in corners) + width
+    return _set_layout(figure, title, bottom, right)
+
+
+def _add_numbers(
+    figure: go.Figure, pictures: Sequence[Grid], corners: Sequence[Corner], name: str, color: str
+) -> None:
+    """Draw the numbers that are given, right or wrong, of all pictures."""
+    x, y, texts = [], [], []
     for picture, (top, left) in zip(pictures, corners, strict=True):
+        masks = {
+            "given": picture.is_given,
+            "right": ~picture.is_given & picture.is_right,
+            "wrong": ~picture.is_given & ~picture.is_right,
+        }
+        for row, column in zip(*np.nonzero(masks[name]), strict=True):
+            x.append(left + int(column))
+            y.append(top + int(row))
+            texts.append(str(picture.numbers[row, column]))
+    figure.add_scatter(
+        x=x,
+        y=y,
+        mode="text",
+        text=texts,
+        textfont={"size": 15, "color": color},
+        name=name,
+        hoverinfo="skip",
+    )
+
+
+def _corners(num_pictures: int, height: int, width: int, num_columns: int) -> list[Corner]:
+    """The corners of pictures in rows of `num_columns`."""
+    corners = []
+    for i in range(num_pictures):
+        row, column = divmod(i, num_columns)
+        corners.append((row * (height + GAP), column * (width + GAP)))
+    return corners
+
+
+def _add_captions(
+    figure: go.Figure, captions: Sequence[str], corners: Sequence[Corner], width: int
+) -> None:
+    for caption, (top, left) in zip(captions, corners, strict=True):
         figure.add_annotation(
-            text=picture.caption,
+            text=caption,
             font={"size": 12, "color": INK},
             x=left + (width - 1) / 2,
             y=top - 0.95,
             showarrow=False,
         )
-    bottom = max(top for top, _ in corners) + height
-    right = max(left for _, left in corners) + width
-    return _set_layout(figure, title, bottom, right)
 
 
 def _add_walls(figure: go.Figure, walls: np.ndarray, corner: Corner) -> None:

@@ -23,9 +23,10 @@ import numpy as np
 import optax
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
+from recombine.basics.errors import require
 from recombine.parts.precision import matmul_dtype
 from recombine.parts.prng import new_key, stream
-from recombine.parts.protocols import Batch, Family, Split
+from recombine.parts.protocols import Batch, Family, Split, has_memory
 from recombine.sweeps.run import Run, knobs, label, restore_knobs, structure, to_json
 from recombine.training import activity, device
 from recombine.training.task_sampler import Setting, Shared, TaskSampler, predict, uniform_ints
@@ -49,6 +50,7 @@ class Carry(NamedTuple):
     average: Any  # the exponential moving average of the network, or None
     diverged_at: Array  # the first step whose loss was not finite, or -1
     loss_sum: Array  # over the steps since the last evaluation
+    memory: Any = ()  # of every task in a batch, if the model has a memory
 
 
 def steps_per_stride(run: Run) -> int:
@@ -79,7 +81,24 @@ def _start(template: Run, shared: Shared, inputs: Inputs) -> tuple[Setting, Carr
     )
     average = net if getattr(run.recipe, "ema", 0) else None
     optimizer_state = run.recipe.optimiser(run.num_steps).init(net)
-    return setting, Carry(net, optimizer_state, average, jnp.int32(-1), jnp.float32(0))
+    memory = _first_memory(run, example)
+    return setting, Carry(net, optimizer_state, average, jnp.int32(-1), jnp.float32(0), memory)
+
+
+def _first_memory(run: Run, example: Batch) -> Any:
+    """The memory of every task of a batch before the first step; () if the model has none."""
+    if not has_memory(run.model):
+        return ()
+    of_one_task = run.model.memory(example)  # pyright: ignore[reportAttributeAccessIssue]
+    for leaf in jax.tree.leaves(of_one_task):
+        require(
+            not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key),
+            f"{type(run.model).__name__}.memory has a random key, which cannot be saved: the loss "
+            "gets a new key at every step",
+        )
+    return jax.tree.map(
+        lambda leaf: jnp.broadcast_to(leaf, (run.num_tasks, *leaf.shape)), of_one_task
+    )
 
 
 def initialize(run: Run) -> tuple[Any, Any, Any]:
@@ -124,15 +143,33 @@ def _count_bytes(run: Run) -> dict[str, int]:
         batch = sampler.draw(new_key(0), sampler.table, run.num_points)
         evaluated = sampler.draw(new_key(0), sampler.table, run.num_eval_points)
         # Parts that do not work together fail here, before anything is compiled.
-        _loss(run, new_key(0), carry.net, batch)
-        return carry, batch, evaluated
+        memory_of_batch = jax.tree.map(lambda leaf: leaf[:1], carry.memory)
+        _, after = _loss(run, new_key(0), carry.net, batch, memory_of_batch)
+        _check_memory(run, memory_of_batch, after)
+        return carry._replace(memory=()), carry.memory, batch, evaluated
 
-    carry, batch, evaluated = map(num_bytes, jax.eval_shape(shapes))
+    carry, memory, batch, evaluated = map(num_bytes, jax.eval_shape(shapes))
+    needs_of_memory = {"the model's memory between steps": memory} if memory else {}
     return {
         "the network and its optimizer": carry,
+        **needs_of_memory,
         "a batch of tasks": run.num_tasks * batch,
         "the tasks of an evaluation": 2 * run.num_eval_tasks * evaluated,
     }
+
+
+def _check_memory(run: Run, before: Any, after: Any) -> None:
+    """Raise an `InputError` if the loss changes the shapes or types of the memory."""
+
+    def describe(memory):
+        leaves, tree = jax.tree.flatten(memory)
+        return str(tree), [(leaf.shape, leaf.dtype.name) for leaf in leaves]
+
+    require(
+        describe(before) == describe(after),
+        f"{type(run.model).__name__}.loss must return a memory of the shapes and types that "
+        f"memory(batch) has; got {describe(after)[1]}, expected {describe(before)[1]}",
+    )
 
 
 def num_bytes(tree: Any) -> int:
@@ -170,18 +207,19 @@ def _step(
     """One training step: draw a batch of train tasks, and update the network."""
     # The low-precision copy is carried from step to step. The update writes it together with the
     # weights, which costs less than casting them again at the beginning of a step.
-    (net, optimizer_state, average, diverged_at, loss_sum), low_precision_net = carry
+    (net, optimizer_state, average, diverged_at, loss_sum, memory), low_precision_net = carry
     run = sampler.run
     key_pick, key_draw = jax.random.split(jax.random.fold_in(key, step))
     picked = uniform_ints(key_pick, sampler.split.num_train, (run.num_tasks,))
     rows = sampler.table[sampler.split.order[picked]]
     batch = sampler.draw(key_draw, rows, run.num_points)
 
-    loss_and_gradient = eqx.filter_value_and_grad(functools.partial(_loss, run, key_draw))
+    own_loss = functools.partial(_loss, run, key_draw)
+    loss_and_gradient = eqx.filter_value_and_grad(own_loss, has_aux=True)
     if low_precision_net is None:
-        loss, gradient = loss_and_gradient(net, batch)
+        (loss, memory), gradient = loss_and_gradient(net, batch, memory)
     else:
-        loss, gradient = loss_and_gradient(low_precision_net, batch)
+        (loss, memory), gradient = loss_and_gradient(low_precision_net, batch, memory)
         gradient = jax.tree.map(lambda leaf, weight: leaf.astype(weight.dtype), gradient, net)
     optimizer = run.recipe.optimiser(run.num_steps)
     updates, optimizer_state = optimizer.update(gradient, optimizer_state, net)
@@ -193,19 +231,31 @@ def _step(
     diverged_at = jnp.where(diverges_now, step, diverged_at)
     follows_evaluation = step % (run.num_steps // run.num_evals) == 0
     loss_sum = jnp.where(follows_evaluation, 0, loss_sum) + loss
-    new_carry = Carry(net, optimizer_state, average, diverged_at, loss_sum)
+    new_carry = Carry(net, optimizer_state, average, diverged_at, loss_sum, memory)
     return (new_carry, low_precision_copy(run, net)), None
 
 
-def _loss(run: Run, key: PRNGKeyArray, net: Any, batch: Batch) -> Array:
-    if getattr(run.model, "random_loss", False):
+def _loss(
+    run: Run, key: PRNGKeyArray, net: Any, batch: Batch, memory: Any = ()
+) -> tuple[Array, Any]:
+    """The training loss of a batch, and the memory after it."""
+    model: Any = run.model
+    if has_memory(model):
         keys = jax.random.split(stream(key, "loss"), len(batch.task))
-        own_loss = functools.partial(run.model.loss, net, score=run.family.score)  # pyright: ignore
-        return jax.vmap(lambda batch, key: own_loss(batch, key=key))(batch, keys).mean()
-    if hasattr(run.model, "loss"):
-        return jax.vmap(lambda batch: run.model.loss(net, batch, run.family.score))(batch).mean()  # pyright: ignore
+
+        def loss_of_task(batch, key, memory):
+            return model.loss(net, batch, score=run.family.score, key=key, memory=memory)
+
+        losses, memory = jax.vmap(loss_of_task)(batch, keys, memory)
+        return losses.mean(), memory
+    if getattr(model, "random_loss", False):
+        keys = jax.random.split(stream(key, "loss"), len(batch.task))
+        own_loss = functools.partial(model.loss, net, score=run.family.score)
+        return jax.vmap(lambda batch, key: own_loss(batch, key=key))(batch, keys).mean(), ()
+    if hasattr(model, "loss"):
+        return jax.vmap(lambda batch: model.loss(net, batch, run.family.score))(batch).mean(), ()
     prediction, _ = predict(net, batch)
-    return jax.vmap(run.family.score)(prediction, batch.y)["loss"].mean()
+    return jax.vmap(run.family.score)(prediction, batch.y)["loss"].mean(), ()
 
 
 def low_precision_copy(run: Run, net: Any) -> Any:

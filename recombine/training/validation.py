@@ -19,6 +19,7 @@ REMEDIES = {
     "the network and its optimizer": (
         "the model's widths, or the length of the code (num_pairs of FewShot)"
     ),
+    "the model's memory between steps": "num_tasks, num_points, or the model's widths",
     "a batch of tasks": "num_tasks, num_points, or the width of the observation or of the code",
     "the tasks of an evaluation": (
         "num_eval_tasks, num_eval_points, or the width of the observation or of the code"

@@ -13,7 +13,8 @@ from recombine.parts.prng import new_key
 from recombine.parts.protocols import Batch
 from recombine.parts.recipes.fast import Fast, _optimizer_names
 from recombine.parts.recipes.paper import Paper
-from recombine.sweeps.run import Run, knobs, restore_knobs, structure
+from recombine.sweeps.canonical_fields import canonical_fields
+from recombine.sweeps.run import Run, identity, knobs, restore_knobs, structure
 
 RNG = np.random.default_rng(0)
 WEIGHTS = {"matrix": np.float32(RNG.normal(size=(4, 3))), "vector": np.float32(RNG.normal(size=5))}
@@ -72,6 +73,25 @@ def test_the_papers_learning_rate_is_constant():
             np.zeros(3),
         )
         np.testing.assert_allclose(actual, 0.01, rtol=1e-4)
+
+
+def test_the_warm_up_of_the_papers_recipe_grows_linearly_and_ends():
+    recipe = Paper(learning_rate=0.01, weight_decay=0, frac_warmup=0.2)
+    actual = updates(recipe, 20, np.full((20, 3), -2.0, np.float32), np.zeros(3))
+    fraction = np.array([0.25, 0.5, 0.75] + [1.0] * 17)
+    np.testing.assert_allclose(actual[:, 0], 0.01 * fraction, rtol=1e-4)
+
+
+def test_options_of_the_papers_recipe_change_no_earlier_hash():
+    plain = Run(recipe=Paper())
+    assert identity(plain) == identity(Run(recipe=Paper(frac_warmup=0.0, ema=0.0)))
+    others = [Run(recipe=Paper(frac_warmup=0.1)), Run(recipe=Paper(ema=0.9))]
+    assert len({identity(run) for run in (plain, *others)}) == 3
+    assert "ema" not in canonical_fields(Paper())
+    with pytest.raises(InputError, match=r"Paper\.ema must be below 1, got 1\.0"):
+        Paper(ema=1)
+    with pytest.raises(InputError, match=r"Paper\.frac_warmup must be below 1, got 1\.5"):
+        Paper(frac_warmup=1.5)
 
 
 @pytest.mark.parametrize(("frac_warmup", "warmup"), [(0.1, 4), (0.0, 1)])

@@ -38,3 +38,14 @@ def test_a_long_episode_has_several_rows():
     assert tops[:4] == [0] * 4
     assert tops[4] == tops[5] > 3
     assert figure.layout.height > film.strip(WALLS, STEPS, "An episode").layout.height
+
+
+def test_a_puzzle_shows_given_right_and_wrong_numbers():
+    numbers = np.array([[1, 2], [3, 4]])
+    is_given = np.array([[True, False], [False, False]])
+    is_right = np.array([[True, True], [False, True]])
+    pictures = [film.Grid(numbers, is_given, is_right, f"step {i}") for i in range(2)]
+    figure = film.grids(pictures, (1, 2), "Puzzle")
+    texts = {trace.name: list(trace.text) for trace in figure.data if trace.type == "scatter"}
+    assert texts == {"given": ["1"] * 2, "right": ["2", "4"] * 2, "wrong": ["3"] * 2}
+    assert [note.text for note in figure.layout.annotations] == ["step 0", "step 1"]

@@ -1,4 +1,4 @@
-"""Features of an ordered view that never occur in training: neighbors, or positions of modules.
+"""Features of a view that never occur in training: neighbors, positions, or classes of solutions.
 
 All modules occur, and so do all other features, but no train task has the held-out ones. A student
 that only knows how often it saw two modules side by side, or a module at a place, cannot answer.
@@ -21,11 +21,12 @@ class HeldOutFeatures:
     """All tasks with one of the held-out features are test; all others are train.
 
     `view` names the view: `"neighbors"` are pairs of modules that follow each other, `"positions"`
-    are modules at a place. Features are drawn while at most the fraction `frac_test` of the tasks
-    has one of them; there is one at least.
+    are modules at a place, `"solutions"` are the classes of solutions of puzzles. Features are
+    drawn while at most the fraction `frac_test` of the tasks has one of them; there is one at
+    least.
     """
 
-    view: Literal["neighbors", "positions"] = "neighbors"
+    view: Literal["neighbors", "positions", "solutions"] = "neighbors"
     guarantees: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self):
