@@ -1,7 +1,6 @@
 """Runs that start from the trained network of another run (`Run.start`)."""
 
 import dataclasses
-import math
 
 import jax
 import numpy as np
