@@ -13,7 +13,7 @@ reports.) Controls: masks of untrained networks, with their own selection, and r
 keep as many weights of each layer.
 
 Command:  recombine run subnetworks --scale small
-Runtime:  4 minutes on 2 free cores; full: 8 minutes on one H200, by the cost model.
+Runtime:  tiny: 20 to 50 seconds of CPU time; small and full were not measured.
 Expected: open. Untrained networks have subnetworks, too, so only the ablation counts: it should
           remove the own module only, and more so in students that generalize.
 """
