@@ -19,7 +19,8 @@ def estimate(
     """Estimate the seconds of a sweep by the cost model of a device, and its price.
 
     Each worker has one device of this `kind`, at a `price` per hour. Workers take the longest chunk
-    that is left. Each program is compiled once and shared through the program cache.
+    that is left. Each program is compiled once and shared through the program cache. Runs from
+    which others start are counted, each once.
     """
     kinds = cost.measured_kinds()
     require(

@@ -92,14 +92,22 @@ def reseed(runs: Iterable[Run], num_seeds: int) -> list[Run]:
     """The same sweep with the seeds 0 to num_seeds - 1 in place of its own."""
     if num_seeds < 1:
         raise InputError(f"the number of seeds must be at least 1, got {num_seeds}")
-    unseeded = dict.fromkeys(dataclasses.replace(run, seed=0) for run in runs)
+    unseeded = dict.fromkeys(_with_seed(run, 0) for run in runs)
     max_seeds = MAX_RUNS // max(len(unseeded), 1)
     require(
         len(unseeded) * num_seeds <= MAX_RUNS,
         f"{num_seeds} seeds make {len(unseeded) * num_seeds} runs, more than {MAX_RUNS}: "
         f"use at most --seeds {max_seeds}",
     )
-    return [dataclasses.replace(run, seed=seed) for run in unseeded for seed in range(num_seeds)]
+    return [_with_seed(run, seed) for run in unseeded for seed in range(num_seeds)]
+
+
+def _with_seed(run: Run, seed: int) -> Run:
+    """The run with another seed. The run that it starts from gets it too, if both had the same."""
+    start = run.start
+    if start is not None and start.seed == run.seed:
+        start = _with_seed(start, seed)
+    return dataclasses.replace(run, seed=seed, start=start)
 
 
 def _field_hint(part: Any, path: str, changes: Mapping[str, Any]) -> Any:

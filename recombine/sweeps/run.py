@@ -20,7 +20,14 @@ from recombine.parts.diagnostics.linear_decodability import LinearDecodability
 from recombine.parts.encodings.few_shot import FewShot
 from recombine.parts.encodings.identity import Identity
 from recombine.parts.families.hyperteacher import Hyperteacher
-from recombine.parts.field_checks import Knob, added_fields, check, field_types, is_knob
+from recombine.parts.field_checks import (
+    Knob,
+    added,
+    added_fields,
+    check,
+    field_types,
+    is_knob,
+)
 from recombine.parts.models.mlp import MLP
 from recombine.parts.protocols import (
     Diagnostic,
@@ -62,6 +69,8 @@ class Run:
     num_eval_tasks: int = 512  # of each side of the split
     # As in the paper. With fewer points, R2 against a task's own mean is biased downwards.
     num_eval_points: int = 16
+    # Training begins with the trained network of this run, not with a random one.
+    start: "Run | None" = added(None, before=None)
 
     def __post_init__(self):
         check(
@@ -84,6 +93,12 @@ class Run:
             self.num_steps % self.num_evals == 0,
             f"num_steps={self.num_steps} must be a multiple of num_evals={self.num_evals}, so that "
             "evaluations are evenly spaced: change one of the two",
+        )
+        require(
+            self.start is None or self.start.family == self.family,
+            "Run.start must have the family of the run, because its network continues to train: "
+            f"set the field family of both runs to the same value, got {self.family} and "
+            f"{getattr(self.start, 'family', None)}",
         )
         self._check_points()
         self._check_parts()
@@ -231,10 +246,30 @@ def label(diagnostic: Diagnostic) -> str:
     return getattr(diagnostic, "label", type(diagnostic).__name__)
 
 
+def generation(run: Run) -> int:
+    """How many runs must be trained one after the other before this one can start."""
+    return 0 if run.start is None else 1 + generation(run.start)
+
+
+def with_starts(runs: Iterable[Run]) -> list[Run]:
+    """The runs and all runs that they start from, each once, in the order of generations."""
+    found: dict[Run, None] = {}
+    for run in runs:
+        ancestor: Run | None = run
+        while ancestor is not None:
+            found.setdefault(ancestor)
+            ancestor = ancestor.start
+    return sorted(found, key=generation)
+
+
 def structure(run: Run) -> Run:
-    """The run with None in place of everything that may differ within one compiled program."""
-    blank = _map_fields(run, lambda path, hint, value: None if is_knob(hint) else value)
-    return _with(blank, seed=None, support=None)
+    """The run with None in place of everything that may differ within one compiled program.
+
+    `start` is True for a run that starts from another one: which one it is may differ.
+    """
+    alone = _with(run, start=None)
+    blank = _map_fields(alone, lambda path, hint, value: None if is_knob(hint) else value)
+    return _with(blank, seed=None, support=None, start=None if run.start is None else True)
 
 
 def knobs(run: Run) -> dict[str, float]:
@@ -246,8 +281,9 @@ def knobs(run: Run) -> dict[str, float]:
             values[path] = value
         return value
 
-    # The host uses the support and frac_test to split the tasks; the program needs neither.
-    _map_fields(_with(run, support=None), collect)
+    # The host uses the support and frac_test to split the tasks, and loads the network of `start`;
+    # the program needs none of them.
+    _map_fields(_with(run, support=None, start=None), collect)
     del values["frac_test"]
     return values
 
@@ -260,7 +296,11 @@ def restore_knobs(blank: Run, values: Mapping[str, Any]) -> Run:
 
 
 def describe(run: Run) -> dict[str, Any]:
-    """The run as flat columns: class names of its parts, and every field by its dotted path."""
+    """The run as flat columns: class names of its parts, and every field by its dotted path.
+
+    If the run starts from another one, `start` is the hash of that run, and `start.…` are its
+    fields. Otherwise there are no such columns.
+    """
     columns: dict[str, Any] = {}
 
     def visit(prefix: str, part: Any) -> None:
@@ -268,6 +308,11 @@ def describe(run: Run) -> dict[str, Any]:
             value = getattr(part, name)
             if _is_tuple_of_parts(value):
                 columns[prefix + name] = ", ".join(type(item).__name__ for item in value)
+            elif isinstance(value, Run):
+                columns[prefix + name] = identity(value)
+                visit(f"{prefix}{name}.", value)
+            elif isinstance(part, Run) and name == "start":
+                continue
             elif dataclasses.is_dataclass(value):
                 columns[prefix + name] = type(value).__name__
                 visit(f"{prefix}{name}.", value)

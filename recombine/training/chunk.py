@@ -2,7 +2,7 @@
 
 import datetime
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,10 +15,10 @@ from recombine.basics.errors import require
 from recombine.basics.version import __version__
 from recombine.parts.precision import matmul_dtype
 from recombine.sweeps.code_hash import hash_of_package
-from recombine.sweeps.run import Run, describe, identity, structure
+from recombine.sweeps.run import Run, describe, generation, identity, structure, with_starts
 from recombine.training import heartbeat, machine, termination, trainer
 from recombine.training.executors import remote
-from recombine.training.fitted import Fitted
+from recombine.training.fitted import Fitted, load_network
 from recombine.training.task_sampler import Splits
 
 MAX_WIDTH_CPU = 16  # runs of a chunk on a CPU: their rows are written together
@@ -37,14 +37,15 @@ ChunkProgressCallback = Callable[[Chunk, trainer.Progress], None]
 def make_chunks(runs: Iterable[Run], max_width: int = MAX_WIDTH_CPU) -> list[Chunk]:
     """Divide a sweep into chunks of at most `max_width` runs.
 
-    Equal runs count once. Runs of one structure are grouped, and their chunks have one width.
+    Equal runs count once. Runs of one structure are grouped, and their chunks have one width. The
+    runs from which others start are included, in earlier chunks.
     """
     require(max_width >= 1, f"max_width must be at least 1, got {max_width}")
-    runs_of_structure: dict[Run, dict[Run, None]] = {}
-    for run in runs:
-        runs_of_structure.setdefault(structure(run), {})[run] = None
+    groups: dict[tuple[int, Run], dict[Run, None]] = {}
+    for run in with_starts(runs):
+        groups.setdefault((generation(run), structure(run)), {})[run] = None
     chunks = []
-    for unique_runs in runs_of_structure.values():
+    for unique_runs in groups.values():
         group = list(unique_runs)
         num_chunks = math.ceil(len(group) / max_width)
         width = math.ceil(len(group) / num_chunks)
@@ -61,20 +62,34 @@ def chunk_rows(
     folder: Path | None = None,
     keep_last_checkpoint: bool = False,
     splits: Splits | None = None,
+    starts: Path | None = None,
 ) -> pd.DataFrame:
     """Train a chunk and return its rows.
 
-    With `keep`, its networks are saved in that folder. With `folder`, its checkpoints are.
+    With `keep`, its networks are saved in that folder. With `folder`, its checkpoints are. `starts`
+    is the folder with the networks of the runs from which these runs start.
     """
-    fitted_runs = fit_chunk(chunk, on_progress, compiling, folder, keep_last_checkpoint, splits)
+    nets = _load_start_nets(chunk, starts)
+    fitted_runs = fit_chunk(
+        chunk, on_progress, compiling, folder, keep_last_checkpoint, splits, nets
+    )
     if keep is not None:
         for fitted in fitted_runs:
             fitted.save(Path(keep) / identity(fitted.run))
     return pd.concat([fitted.rows for fitted in fitted_runs], ignore_index=True)
 
 
+def _load_start_nets(chunk: Chunk, folder: Path | None) -> list[Any] | None:
+    """The network that each run starts from; None if the runs of the chunk have no start."""
+    starts = [run.start for run in chunk.runs if run.start is not None]
+    if not starts or folder is None:
+        return None
+    nets = {start: load_network(start, folder / identity(start)) for start in dict.fromkeys(starts)}
+    return [nets[start] for start in starts]
+
+
 def remote_chunk_rows(
-    packed_runs: str, width: int, keep: str | None, folder: str | None
+    packed_runs: str, width: int, keep: str | None, folder: str | None, starts: str | None = None
 ) -> pd.DataFrame:
     """Train a chunk that another process sent as text (`remote.pack`), and return its rows.
 
@@ -90,7 +105,12 @@ def remote_chunk_rows(
     alive.beat()
     with termination.stop_on_sigterm():  # a job of a cluster that is pre-empted
         return chunk_rows(
-            chunk, keep, alive.beat, folder=checkpoint_folder, keep_last_checkpoint=True
+            chunk,
+            keep,
+            alive.beat,
+            folder=checkpoint_folder,
+            keep_last_checkpoint=True,
+            starts=None if starts is None else Path(starts),
         )
 
 
@@ -110,8 +130,12 @@ def fit_chunk(
     folder: Path | None = None,
     keep_last_checkpoint: bool = False,
     splits: Splits | None = None,
+    start_nets: Sequence[Any] | None = None,
 ) -> list[Fitted]:
-    """Train a chunk and return its networks, each with its rows."""
+    """Train a chunk and return its networks, each with its rows.
+
+    `start_nets` are the networks that the runs start from, if they have a `start`.
+    """
 
     def on_trainer_progress(progress: trainer.Progress) -> None:
         if on_progress is not None:
@@ -125,6 +149,7 @@ def fit_chunk(
         folder,
         keep_last_checkpoint,
         splits,
+        start_nets,
     )
     meta = provenance(hash_of_package()) | {
         "meta/note": trained.note,

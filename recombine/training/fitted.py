@@ -98,15 +98,7 @@ class Fitted:
         }
         user_parts = {part.__name__: part for part in parts}
         run = from_json(run_json, {"Run": Run} | our_parts | user_parts)
-        try:
-            shapes = jax.eval_shape(lambda: initialize(run))
-            arrays = eqx.tree_deserialise_leaves(folder / "arrays.eqx", shapes)
-        except Exception as error:
-            raise InputError(
-                f"{folder}/arrays.eqx cannot be read, or belongs to another run ({error}): "
-                "save the network again"
-            ) from error
-        return cls(run, *arrays, rows=_load_rows(folder / "rows.parquet"))
+        return cls(run, *_load_arrays(run, folder), rows=_load_rows(folder / "rows.parquet"))
 
     def _check_task(self, weights: Any) -> jax.Array:
         """The module weights of a task as an array of the right shape."""
@@ -117,6 +109,29 @@ class Fitted:
             task.shape == shape, f"a task of this family has {shape[0]} weights, got {task.size}"
         )
         return task
+
+
+def load_network(run: Run, folder: Path) -> Any:
+    """The trained network of this run, which `Fitted.save` saved in a folder."""
+    require(
+        (folder / "run.json").exists(),
+        f"the network of run {folder.name}, from which other runs start, is not in {folder.parent}:"
+        " run the same command again, with workers that see this folder",
+    )
+    check_folder(folder)
+    return _load_arrays(run, folder)[0]
+
+
+def _load_arrays(run: Run, folder: Path) -> Any:
+    """The network, the hidden teacher and the encoding's arrays of a saved run."""
+    try:
+        shapes = jax.eval_shape(lambda: initialize(run))
+        return eqx.tree_deserialise_leaves(folder / "arrays.eqx", shapes)
+    except Exception as error:
+        raise InputError(
+            f"{folder}/arrays.eqx cannot be read, or belongs to another run ({error}): "
+            "save the network again"
+        ) from error
 
 
 def check_folder(folder: Path) -> bool:

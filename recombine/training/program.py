@@ -63,8 +63,8 @@ def steps_per_stride(run: Run) -> int:
 # In the functions below, `template` is the structure of the runs: a `Run` without its knobs.
 
 
-def _start(template: Run, shared: Shared, inputs: Inputs) -> tuple[Setting, Carry]:
-    """Draw the hidden teacher, the encoding's arrays and an untrained network."""
+def _start(template: Run, shared: Shared, inputs: Inputs, net: Any = None) -> tuple[Setting, Carry]:
+    """Draw the hidden teacher, the encoding's arrays and, unless one is given, a network."""
     run = restore_knobs(template, inputs.knobs)
     world = run.family.init(stream(inputs.key, "world"))
     setting = Setting(world, run.encoding.init(stream(inputs.key, "encoding"), run.family))
@@ -72,13 +72,14 @@ def _start(template: Run, shared: Shared, inputs: Inputs) -> tuple[Setting, Carr
     # The model needs the shapes of an example, not its values, so none is drawn.
     shapes = jax.eval_shape(lambda: sampler.draw(inputs.key, shared.table[:1], run.num_points))
     example = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape[1:], leaf.dtype), shapes)
-    net = run.model.init(
-        stream(inputs.key, "model"),
-        example,
-        run.family.num_outputs,
-        run.encoding.num_tokens(run.family),
-        world,
-    )
+    if net is None:
+        net = run.model.init(
+            stream(inputs.key, "model"),
+            example,
+            run.family.num_outputs,
+            run.encoding.num_tokens(run.family),
+            world,
+        )
     average = net if getattr(run.recipe, "ema", 0) else None
     optimizer_state = run.recipe.optimiser(run.num_steps).init(net)
     memory = _first_memory(run, example)
@@ -102,7 +103,10 @@ def _first_memory(run: Run, example: Batch) -> Any:
 
 
 def initialize(run: Run) -> tuple[Any, Any, Any]:
-    """The untrained network, the hidden teacher and the encoding's arrays of a run."""
+    """The untrained network, the hidden teacher and the encoding's arrays of a run.
+
+    The network is drawn by the model, also for a run that starts from another one.
+    """
     _, setting, carry = _start_alone(run)
     return carry.net, setting.world, setting.encoding
 
@@ -402,16 +406,20 @@ def _compile_program(
     device.enable_program_cache()
     shared, inputs = jax.tree.unflatten(tree, leaves)
     start = device.vmap_over_runs(functools.partial(_start, template), (None, 0))
+    start_arguments = (shared, inputs)
+    if template.start is not None:  # the networks to start from have the shapes of drawn ones
+        start_arguments += (jax.eval_shape(start, shared, inputs)[1].net,)
+        start = device.vmap_over_runs(functools.partial(_start, template), (None, 0, 0))
     advance = device.vmap_over_runs(
         functools.partial(_advance, template), (None, 0, 0, 0, None, None), donated=3
     )
     evaluate = device.vmap_over_runs(
         functools.partial(_evaluate, template, labels), (None, 0, 0, 0, None)
     )
-    setting, carry = jax.eval_shape(start, shared, inputs)
+    setting, carry = jax.eval_shape(start, *start_arguments)
     number = jax.ShapeDtypeStruct((), np.int32)
     lowered = (
-        start.lower(shared, inputs),
+        start.lower(*start_arguments),
         advance.lower(shared, inputs, setting, carry, number, number),
         evaluate.lower(shared, inputs, setting, carry, number),
     )

@@ -7,7 +7,9 @@ uninterrupted one.
 
 import concurrent.futures
 import contextlib
+import itertools
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
@@ -22,7 +24,7 @@ from recombine.basics.errors import InputError, require
 from recombine.basics.suggest import counted
 from recombine.storage.table import Table
 from recombine.sweeps.code_hash import hash_of_package
-from recombine.sweeps.run import Run, identity, structure
+from recombine.sweeps.run import Run, generation, identity, structure, with_starts
 from recombine.training import (
     cost,
     device,
@@ -59,6 +61,23 @@ Mirror = Callable[[pd.DataFrame], None]
 OpenExecutor = Callable[[], contextlib.AbstractContextManager[Executor | None]]
 
 
+class Networks(NamedTuple):
+    """The folders of trained networks, which are saved there under the hashes of their runs.
+
+    `keep` gets all networks of the sweep. `starts` has those from which other runs start; `needed`
+    are the hashes of the runs from which missing runs start.
+    """
+
+    keep: Path | None
+    starts: Path | None
+    needed: frozenset[str] = frozenset()
+
+    def folder_for(self, chunk: Chunk) -> Path | None:
+        """Where the networks of a chunk are saved. None if they are not."""
+        is_needed = any(identity(run) in self.needed for run in chunk.runs)
+        return self.starts if is_needed else self.keep
+
+
 class Plan(NamedTuple):
     """What is left to do for a sweep. Runs are given by their hashes."""
 
@@ -66,6 +85,7 @@ class Plan(NamedTuple):
     rows: pd.DataFrame  # that the table already has
     written: set[str]  # all runs with rows in the table
     finished: set[str]  # runs of this sweep that need no training
+    starts: frozenset[str]  # runs whose networks these chunks start from
     max_width: int
 
 
@@ -100,7 +120,8 @@ def train(
     """Train every run and return its rows: one row per run and evaluation.
 
     Args:
-        runs: A run, or the runs of a sweep.
+        runs: A run, or the runs of a sweep. Runs from which they start (`Run.start`) are trained
+            first, each once. Their networks are saved in `keep`, or in a folder beside the rows.
         out: A folder or a `.parquet` file. Rows are written there as chunks finish. Finished runs
             are not trained again, and an interrupted chunk continues from its last checkpoint.
         keep: A folder for all trained networks. Load one with `Fitted.load`.
@@ -154,11 +175,13 @@ def complete(
         executor: Executor | None = None
         is_new = table is None or not table.path.exists()
         if is_new:  # checked before the folder is made, so that a refused sweep leaves none behind
-            splits = check_runs(runs)
+            splits = check_runs(with_starts(runs))
             executor = stack.enter_context(open_executor())
             _check_chunk_timeout(chunk_timeout, executor, table)
         lock_error = None if table is None else lock_table(table, stack)
-        plan = _plan(runs, table, keep, max_width)
+        networks = Networks(keep, _start_folder(runs, table, keep, stack))
+        plan = _plan(runs, table, networks, max_width)
+        networks = networks._replace(needed=plan.starts)
         if lock_error is not None and plan.chunks:
             raise lock_error
         writer = RowWriter(table, mirror, plan.written)
@@ -187,7 +210,7 @@ def complete(
             if executor is not None:
                 remotely = _Remotely(executor, like_workers, chunk_timeout)
             with termination.stop_on_sigterm():
-                _record(plan, splits, keep, remotely, writer, display)
+                _record(plan, splits, networks, remotely, writer, display)
     return _outcome(runs, table, plan, writer)
 
 
@@ -205,7 +228,8 @@ def _check_chunk_timeout(
 
 
 def _open_display(runs: list[Run], table: Table | None, plan: Plan, show_progress: bool) -> Display:
-    num_runs = len({identity(run) for run in runs})
+    missing = [run for chunk in plan.chunks for run in chunk.runs]
+    num_runs = len({identity(run) for run in [*runs, *missing]})
     status_folder = None if table is None or table.packed else table.path
     expected = {}
     if show_progress or status_folder is not None:
@@ -249,10 +273,26 @@ def _reuse_rows(runs: list[Run], plan: Plan, writer: RowWriter, display: Display
     return rows
 
 
-def _plan(runs: list[Run], table: Table | None, keep: Path | None, max_width: int | None) -> Plan:
+def _start_folder(
+    runs: list[Run], table: Table | None, keep: Path | None, stack: contextlib.ExitStack
+) -> Path | None:
+    """The folder for the networks from which runs start: `keep`, or one beside the rows.
+
+    Without a table it is a temporary folder. None if no run starts from another one.
+    """
+    if keep is not None or all(run.start is None for run in runs):
+        return keep
+    if table is None:
+        return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="recombine-starts-")))
+    path = table.path
+    return path.with_name(f".{path.name}.starts") if table.packed else path / "starts"
+
+
+def _plan(runs: list[Run], table: Table | None, networks: Networks, max_width: int | None) -> Plan:
     """Find what is left of a sweep.
 
-    Chunks are made from all runs. Those whose runs are all finished are left out.
+    Chunks are made from all runs and the runs that they start from. Those whose runs are all
+    finished are left out. A run that is only needed as a start is trained if its network is needed.
     """
     if table is not None and max_width is None:
         # The last digits of rows depend on the width: a sweep is finished with its first width.
@@ -261,16 +301,28 @@ def _plan(runs: list[Run], table: Table | None, keep: Path | None, max_width: in
         max_width = default_max_width()
     rows = pd.DataFrame({"run": []}) if table is None else table.read()
     written = set(rows["run"]) if len(rows) else set()
-    finished = written
-    if keep is not None:
+    requested = {identity(run) for run in runs}
+    finished = written & requested
+    if networks.keep is not None:
         # A run whose network is wanted but was not kept is trained again. It keeps its old rows.
-        finished = {name for name in written if (keep / name / "run.json").exists()}
+        finished -= _unsaved(finished, networks.keep)
     chunks = []
-    for chunk in make_chunks(runs, max_width):
-        if not {identity(run) for run in chunk.runs} <= finished:
-            chunks.append(chunk)
-    finished_here = finished & {identity(run) for run in runs}
-    return Plan(chunks, rows, written, finished_here, max_width)
+    starts: set[str] = set()
+    for chunk in reversed(make_chunks(runs, max_width)):  # the last generation first
+        names = {identity(run) for run in chunk.runs}
+        missing = (names & requested) - finished
+        if networks.starts is not None:
+            missing |= _unsaved(names & starts, networks.starts)
+        if missing:
+            chunks.insert(0, chunk)
+            finished -= missing
+            starts |= {identity(run.start) for run in chunk.runs if run.start is not None}
+    return Plan(chunks, rows, written, finished, frozenset(starts), max_width)
+
+
+def _unsaved(names: set[str], folder: Path) -> set[str]:
+    """The runs whose network is not saved in a folder."""
+    return {name for name in names if not (folder / name / "run.json").exists()}
 
 
 def default_max_width() -> int:
@@ -302,7 +354,7 @@ def _make_folder(keep: str | Path) -> Path:
 def _record(
     plan: Plan,
     splits: Splits | None,
-    keep: Path | None,
+    networks: Networks,
     remotely: _Remotely | None,
     writer: RowWriter,
     display: Display,
@@ -311,7 +363,9 @@ def _record(
     failures: list[tuple[Chunk, Exception]] = []
     machines = _Machines(display)
     with writer.writing(display.note):
-        for chunk, outcome in _train_chunks(plan.chunks, splits, keep, remotely, writer, display):
+        for chunk, outcome in _train_chunks(
+            plan.chunks, splits, networks, remotely, writer, display
+        ):
             if isinstance(outcome, Exception):
                 failures.append((chunk, outcome))
                 display.fail(chunk, outcome)
@@ -334,7 +388,7 @@ def _record(
 def _train_chunks(
     chunks: list[Chunk],
     splits: Splits | None,
-    keep: Path | None,
+    networks: Networks,
     remotely: _Remotely | None,
     writer: RowWriter,
     display: Display,
@@ -342,13 +396,15 @@ def _train_chunks(
     """Each chunk with its rows or its error, as they finish."""
     folder = writer.checkpoint_folder
     if remotely is not None:
-        yield from _train_remotely(chunks, keep, remotely, folder, display)
+        yield from _train_remotely(chunks, networks, remotely, folder, display)
         return
     # One chunk at a time: its rows are written before the next one begins.
     with display.noting_silence():
         for chunk, compiling in _compile_ahead(chunks, splits):
+            keep = networks.folder_for(chunk)
+            arguments = (display.update, compiling, folder, False, splits, networks.starts)
             try:
-                outcome = chunk_rows(chunk, keep, display.update, compiling, folder, False, splits)
+                outcome = chunk_rows(chunk, keep, *arguments)
             except Exception as error:
                 outcome = error
             yield chunk, outcome
@@ -356,34 +412,32 @@ def _train_chunks(
 
 def _train_remotely(
     chunks: list[Chunk],
-    keep: Path | None,
+    networks: Networks,
     remotely: _Remotely,
     folder: Path | None,
     display: Display,
 ) -> Iterator[tuple[Chunk, pd.DataFrame | Exception]]:
-    keep_path = None if keep is None else str(keep.absolute())
-    folder_path = None if folder is None else str(folder.absolute())
-    futures = {}
     required = None
     if remotely.like_workers:  # the machine of the worker that answers first
         first = remotely.executor.submit(machine.columns)
         for answer in _as_completed([first], remotely, display, "no worker has answered"):
             required = answer.result()
-    for chunk in chunks:
-        packed_runs = remote.pack(chunk.runs, required)
-        future = remotely.executor.submit(
-            remote_chunk_rows, packed_runs, chunk.width, keep_path, folder_path
-        )
-        futures[future] = chunk
-    heartbeats = {
-        future: heartbeat.heartbeat_path(folder, identity(chunk.runs[0]))
-        for future, chunk in futures.items()
-    }
-    for future in _as_completed(heartbeats, remotely, display):
-        error = future.exception()
-        if error is not None and not isinstance(error, Exception):
-            raise error
-        yield futures[future], error or future.result()
+    # Runs wait for the runs from which they start.
+    for _, of_generation in itertools.groupby(chunks, lambda chunk: generation(chunk.runs[0])):
+        futures = {}
+        heartbeats = {}
+        for chunk in of_generation:
+            packed_runs = remote.pack(chunk.runs, required)
+            folders = (networks.folder_for(chunk), folder, networks.starts)
+            paths = [None if path is None else str(path.absolute()) for path in folders]
+            future = remotely.executor.submit(remote_chunk_rows, packed_runs, chunk.width, *paths)
+            futures[future] = chunk
+            heartbeats[future] = heartbeat.heartbeat_path(folder, identity(chunk.runs[0]))
+        for future in _as_completed(heartbeats, remotely, display):
+            error = future.exception()
+            if error is not None and not isinstance(error, Exception):
+                raise error
+            yield futures[future], error or future.result()
 
 
 def _as_completed(
@@ -530,5 +584,6 @@ def _first_of_each_structure(chunks: list[Chunk]) -> list[Chunk]:
 
 def fit(run: Run, watch: ChunkProgressCallback | None = None) -> Fitted:
     """Train one run and return its network. `watch` is called with (chunk, progress)."""
-    chunk = Chunk((run,), 1)
-    return fit_chunk(chunk, watch, splits=check_runs([run]))[0]
+    splits = check_runs([run])
+    start_nets = None if run.start is None else [fit(run.start, watch).net]
+    return fit_chunk(Chunk((run,), 1), watch, splits=splits, start_nets=start_nets)[0]

@@ -139,6 +139,7 @@ def train_chunk(
     folder: Path | None = None,
     keep_last_checkpoint: bool = False,
     splits: Splits | None = None,
+    start_nets: Sequence[Any] | None = None,
 ) -> TrainedChunk:
     """Train runs of one structure side by side, padded to `width` runs.
 
@@ -146,17 +147,22 @@ def train_chunk(
     other. `compiling` is the chunk if another thread already prepares it.
 
     With a `folder`, checkpoints are written there, and training continues from one that exists.
-    With `keep_last_checkpoint`, the end of training is a checkpoint too.
+    With `keep_last_checkpoint`, the end of training is a checkpoint too. `start_nets` are the
+    networks that the runs start from, one for each run, if they have a `start`.
     """
     width = width or len(runs)
+    require(
+        (start_nets is None) == (runs[0].start is None),
+        "runs that start from other runs need their networks: train them with rc.train or rc.fit",
+    )
     on_progress(Progress("compiling", 0, runs[0].num_steps, len(runs), None, 0.0))
     trained = _train_at_once(
-        runs, width, on_progress, compiling, folder, keep_last_checkpoint, splits
+        runs, width, on_progress, compiling, folder, keep_last_checkpoint, splits, start_nets
     )
     if trained is not None:
         return trained
     compiling = None  # frees the memory of the failed attempt
-    return _train_in_halves(runs, width, on_progress, folder, splits)
+    return _train_in_halves(runs, width, on_progress, folder, splits, start_nets)
 
 
 def _train_at_once(
@@ -167,6 +173,7 @@ def _train_at_once(
     folder: Path | None,
     keep_last_checkpoint: bool,
     splits: Splits | None,
+    start_nets: Sequence[Any] | None,
 ) -> TrainedChunk | None:
     """Train all runs of a chunk at once. None if they do not fit in the device's memory."""
     try:
@@ -174,7 +181,7 @@ def _train_at_once(
         # `fits` may overestimate the memory. A single run cannot be halved, so it is always tried.
         if width == 1 or device.fits(chunk.program.advance, chunk.program.evaluate):
             checkpoint = Checkpoint(folder, runs, width)
-            return train_prepared(chunk, on_progress, checkpoint, keep_last_checkpoint)
+            return train_prepared(chunk, on_progress, checkpoint, keep_last_checkpoint, start_nets)
     except Exception as error:
         if not device.is_out_of_memory(error):
             raise
@@ -199,12 +206,15 @@ def _train_in_halves(
     on_progress: ProgressCallback,
     folder: Path | None,
     splits: Splits | None,
+    start_nets: Sequence[Any] | None,
 ) -> TrainedChunk:
     """Train the two halves of a chunk one after the other, each with half the width."""
     half_width = (width + 1) // 2
     halves = [half for half in (runs[:half_width], runs[half_width:]) if half]
     trained = []
     for number, half in enumerate(halves):
+        first = number * half_width
+        nets = None if start_nets is None else start_nets[first : first + len(half)]
         # The rows of both halves are written together. Until then the first half needs its last
         # checkpoint, or a kill would lose it.
         trained.append(
@@ -215,6 +225,7 @@ def _train_in_halves(
                 folder=folder,
                 keep_last_checkpoint=True,
                 splits=splits,
+                start_nets=nets,
             )
         )
     used_width = max(trained[0].widths)
@@ -251,13 +262,14 @@ def train_prepared(
     on_progress: ProgressCallback = _ignore_progress,
     checkpoint: Checkpoint = NO_CHECKPOINT,
     keep_last_checkpoint: bool = False,
+    start_nets: Sequence[Any] | None = None,
 ) -> TrainedChunk:
     """Train a prepared chunk, from its checkpoint if there is one.
 
     Each call of the program trains a few strides. Between two calls the host reports progress and
     writes checkpoints. With `keep_last_checkpoint`, it also writes one at the end of training.
     """
-    training = _Training(chunk, *_start_lanes(chunk))
+    training = _Training(chunk, *_start_lanes(chunk, start_nets))
     if training.resume(checkpoint):
         on_progress(training.progress("resuming"))
     started = time.perf_counter()
@@ -293,13 +305,31 @@ def _save_if_due(
         raise termination.Terminated
 
 
-def _start_lanes(chunk: PreparedChunk) -> tuple[list[Setting], list[Carry]]:
-    """Draw the settings and the untrained networks of every lane."""
+def _start_lanes(
+    chunk: PreparedChunk, start_nets: Sequence[Any] | None
+) -> tuple[list[Setting], list[Carry]]:
+    """Draw the settings of every lane, and its untrained networks unless there are `start_nets`."""
+    arguments: list[tuple[Any, ...]] = [(inputs,) for inputs in chunk.lanes]
+    if start_nets is not None:
+        arguments = list(zip(chunk.lanes, _nets_of_lanes(chunk, start_nets), strict=True))
     states = device.map_parallel(
-        lambda inputs: chunk.program.start(chunk.shared, inputs), chunk.lanes
+        lambda of_lane: chunk.program.start(chunk.shared, *of_lane), arguments
     )
     settings, carries = zip(*jax.block_until_ready(states), strict=True)
     return list(settings), list(carries)
+
+
+def _nets_of_lanes(chunk: PreparedChunk, start_nets: Sequence[Any]) -> list[Any]:
+    """The networks that each lane starts from. The last lane is padded with the first network."""
+    lane_width = device.lane_width(chunk.width)
+    num_padding = -len(start_nets) % lane_width
+    padded = [*start_nets, *[start_nets[0]] * num_padding]
+    lanes = []
+    for first in range(0, len(padded), lane_width):
+        nets = padded[first : first + lane_width]
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *nets)
+        lanes.append(device.put(stacked, stacked=True))
+    return lanes
 
 
 @dataclass

@@ -46,7 +46,26 @@ def check_runs(runs: Iterable[Run]) -> Splits:
         drawn_bytes, needed_bytes = _count_bytes(run)
         if memory_limit is not None:
             _check_memory(run, drawn_bytes, needed_bytes, memory_limit)
+    pairs = {(structure(run), structure(run.start)): run for run in runs if run.start is not None}
+    for run in pairs.values():
+        _check_start(run)
     return split_all(runs)
+
+
+def _check_start(run: Run) -> None:
+    """Refuse a run whose network has another structure than that of the run it starts from."""
+    assert run.start is not None
+    own = jax.eval_shape(lambda: program.initialize(run)[0])
+    other = jax.eval_shape(lambda: program.initialize(run.start)[0])  # pyright: ignore
+    is_equal = jax.tree.structure(own) == jax.tree.structure(other)
+    own_shapes = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(own)]
+    other_shapes = [(leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(other)]
+    require(
+        is_equal and own_shapes == other_shapes,
+        f"a run with {run.model} cannot start from the network of a run with {run.start.model}, "
+        f"codes {type(run.encoding).__name__} and {type(run.start.encoding).__name__}: both "
+        "networks must have the same layers and shapes",
+    )
 
 
 def _count_bytes(run: Run) -> tuple[int, dict[str, int]]:

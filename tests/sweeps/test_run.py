@@ -93,7 +93,7 @@ def other_values(value, hint):
     if isinstance(value, float):
         return [value / 2 + 1e-6]
     if value is None:
-        return [2.5]
+        return [2.5, Run(seed=1)]
     return [value[:-1], ((0, 1, 2),)] if isinstance(value, tuple) else []
 
 
@@ -489,7 +489,7 @@ def test_a_run_is_described_by_flat_columns():
         assert all(
             value is None or isinstance(value, (str, int, float)) for value in columns.values()
         )
-        expected = set(field_types(Run))
+        expected = set(field_types(Run)) - {"start"}  # only runs with a start have columns of it
         for name in field_types(Run):
             part = getattr(run, name)
             if dataclasses.is_dataclass(part):
