@@ -170,7 +170,7 @@ class TargetColumns:
 
     def encode(self, frame: Any, numbers: np.ndarray) -> np.ndarray:
         """The targets of a batch, without the offsets: samples x columns."""
-        place = {}
+        code_of = {}
         for name, known in self.values.items():
             values = frame[name].unique() if name in self.named else [""]
             for value in values:
@@ -178,13 +178,13 @@ class TargetColumns:
                     known[value] = self.num
                     self.num += 1
             if name in self.named:
-                place[name] = frame[name].map(known).to_numpy(int)
-                pairs = zip(numbers.tolist(), place[name].tolist(), strict=True)
+                code_of[name] = frame[name].map(known).to_numpy(int)
+                pairs = zip(numbers.tolist(), code_of[name].tolist(), strict=True)
                 self.combinations_of_value[name].update(pairs)
         y = np.zeros((len(frame), self.num))
         for name, known in self.values.items():
             if name in self.named:
-                y[np.arange(len(frame)), place[name]] = 1
+                y[np.arange(len(frame)), code_of[name]] = 1
             else:
                 y[:, known[""]] = frame[name].to_numpy(float) - self.offset[name]
         return y
@@ -464,9 +464,9 @@ class _LayerProbe:
         """One map with the chosen penalty of every factor."""
         maps = self._fits(without)
         weights, constant = maps[0].weights.copy(), maps[0].constant.copy()
-        for factor, place in zip(self.targets.factors, chosen, strict=True):
-            weights[:, factor.columns] = maps[place].weights[:, factor.columns]
-            constant[factor.columns] = maps[place].constant[factor.columns]
+        for factor, penalty_index in zip(self.targets.factors, chosen, strict=True):
+            weights[:, factor.columns] = maps[penalty_index].weights[:, factor.columns]
+            constant[factor.columns] = maps[penalty_index].constant[factor.columns]
         return LinearMap(weights, constant)
 
     def _errors(self, maps: list[LinearMap], sums: Sequence[Parts]) -> np.ndarray:
@@ -490,8 +490,8 @@ class _LayerProbe:
             return chosen
         maps = self._fits(without)
         errors = self._errors(maps, [(tuning,)] * len(maps)) / tuning.n
-        given = errors[chosen, np.arange(len(chosen))]
-        is_as_good = given <= errors.min(axis=0) + MAX_ERROR_GAIN
+        present_errors = errors[chosen, np.arange(len(chosen))]
+        is_as_good = present_errors <= errors.min(axis=0) + MAX_ERROR_GAIN
         return np.where(is_as_good, chosen, errors.argmin(axis=0))
 
     def _rows(self, penalties: np.ndarray) -> list[dict[str, Any]]:

@@ -185,10 +185,10 @@ class Table:
         return problems + self._figure_problems()
 
     def _figure_problems(self) -> list[str]:
-        found = {file.name: file.read_bytes() for file in self._figure_files()}
+        figures = {file.name: file.read_bytes() for file in self._figure_files()}
         checksum_file = self.path / "figures" / FIGURE_CHECKSUMS
         if not checksum_file.exists():  # figures of an older version
-            reasons = {name: checksums.json_problem(data) for name, data in found.items()}
+            reasons = {name: checksums.json_problem(data) for name, data in figures.items()}
         else:
             data = checksum_file.read_bytes()
             reason = checksums.json_problem(data)
@@ -196,10 +196,10 @@ class Table:
                 return [f"{checksum_file} is damaged ({reason}): {REDRAW}"]
             expected = checksums.without_checksum(json.loads(data))
             reasons = {}
-            for name in sorted(set(expected) | set(found)):
-                if name not in found:
+            for name in sorted(set(expected) | set(figures)):
+                if name not in figures:
                     reasons[name] = "it is missing"
-                elif parquet.digest(found[name]) != expected.get(name):
+                elif parquet.digest(figures[name]) != expected.get(name):
                     reasons[name] = "it has changed since it was written"
         folder = self.path / "figures"
         return [

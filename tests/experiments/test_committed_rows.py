@@ -112,7 +112,7 @@ def lost_runs(name: str, rows: list[dict], identity_of: Callable[[Run], str]) ->
     lost = []
     for row in rows:
         candidates = used.get(row["diagnostics"], set())
-        identities = {identity_of(rebuild(row, one, classes)) for one in candidates}
+        identities = {identity_of(rebuild(row, candidate, classes)) for candidate in candidates}
         if row["run"] not in identities:
             lost.append(row["run"])
     return lost

@@ -60,8 +60,8 @@ def computed_rows(name: str, module: Any, folder: Any) -> pd.DataFrame:
         measure = functools.partial(measure, folder=folder / "work")
     rows, num_computed = computed.compute_cells(cells, measure, Table(folder), {}, False, "code")
     assert num_computed == len(cells) == rows["run"].nunique()
-    given = {key for cell in chosen for key in cell}
-    measured = [column for column in rows if column not in given and "meta/" not in column]
+    names = {key for cell in chosen for key in cell}
+    measured = [column for column in rows if column not in names and "meta/" not in column]
     assert_measured(rows, rows[measured].drop(columns=["run", "step"]))
     return rows
 
@@ -90,7 +90,7 @@ def test_experiment(name, tmp_path, monkeypatch):
     rows = computed_rows(name, module, tmp_path) if is_computed else trained_rows(name, module)
     claims = claim.claims_of(module, rows)
     assert claims
-    assert {one.verdict for one in claims} <= set(claim.VERDICTS)
+    assert {judged.verdict for judged in claims} <= set(claim.VERDICTS)
     figures = figures_of(module, rows)
     assert figures
     assert all(len(figure.data) or len(figure.layout.annotations) for figure in figures.values())

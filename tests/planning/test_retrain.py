@@ -254,5 +254,5 @@ def test_the_order_names_experiments():
     assert set(retrain.ORDER) <= set(catalogue.experiment_names())
     assert len(set(retrain.ORDER)) == len(retrain.ORDER)
     names = ["scaling_law", "information_loss", "data_slice"]
-    found = retrain.sweeps(names, retrain.results_folder())
-    assert [sweep.name for sweep in found] == ["information_loss", "scaling_law", "data_slice"]
+    sweeps = retrain.sweeps(names, retrain.results_folder())
+    assert [sweep.name for sweep in sweeps] == ["information_loss", "scaling_law", "data_slice"]

@@ -122,10 +122,12 @@ def fit_one(seed: int) -> pd.DataFrame:
 
 @pytest.mark.parametrize("backend", ["loky", "threading"])
 def test_several_probes_are_fitted_in_parallel(backend):
-    found = joblib.Parallel(n_jobs=2, backend=backend)(joblib.delayed(fit_one)(i) for i in range(3))
-    for seed, scores in enumerate(found):
+    all_scores = joblib.Parallel(n_jobs=2, backend=backend)(
+        joblib.delayed(fit_one)(i) for i in range(3)
+    )
+    for seed, scores in enumerate(all_scores):
         pd.testing.assert_frame_equal(scores, fit_one(seed))
-    assert not found[0].equals(found[1])
+    assert not all_scores[0].equals(all_scores[1])
 
 
 def test_a_penalty_at_the_edge_of_the_grid_is_noted():

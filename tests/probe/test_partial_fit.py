@@ -86,16 +86,16 @@ def test_equals_fit_with_the_same_folds(monkeypatch, case):
 def test_neither_the_order_of_batches_nor_new_values_change_the_folds():
     factors = samples(700)
     layers = {"a": parts(factors)}
-    one, _ = add(Decodability(**OPTIONS), layers, factors, seed=1)
+    first, _ = add(Decodability(**OPTIONS), layers, factors, seed=1)
     by_value = factors.sort_values("shape")  # the first batches have one shape only
     other = Decodability(**OPTIONS)
     for rows in np.array_split(by_value.index.to_numpy(), 5):
         other.partial_fit(layers["a"][rows], factors.loc[rows])
-    assert other.targets_.factors == one.targets_.factors
+    assert other.targets_.factors == first.targets_.factors
     assert other.to_frame().loc["activations"].min() > 0.9
     # Another order reserves other samples, so scores agree about as well as random halves do.
-    np.testing.assert_allclose(one.to_frame().to_numpy(), other.to_frame().to_numpy(), atol=0.01)
-    assert (one.predict(layers["a"])["shape"] == factors["shape"]).mean() > 0.98
+    np.testing.assert_allclose(first.to_frame().to_numpy(), other.to_frame().to_numpy(), atol=0.01)
+    assert (first.predict(layers["a"])["shape"] == factors["shape"]).mean() > 0.98
 
 
 def test_results_follow_every_batch_and_memory_does_not_grow():

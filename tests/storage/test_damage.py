@@ -66,9 +66,9 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
 def outcome(folder, *uses) -> Counter:
     """Use damaged results: each use works or is refused with one line."""
     counts = Counter()
-    found = verify(folder).problems
-    assert not any("\n" in problem for problem in found)
-    counts["undetected"] += not found
+    problems = verify(folder).problems
+    assert not any("\n" in problem for problem in problems)
+    counts["undetected"] += not problems
     for use in uses:
         try:
             use(folder)

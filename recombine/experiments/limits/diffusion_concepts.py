@@ -351,7 +351,7 @@ def image_sheet(rows: Frame, scenes: str) -> Any:
     )
     model = "{num_train} trained, width {width}".format(**ranked.iloc[0])
     return gallery.sheet(
-        pictures, f"Held-out combinations of {scenes}, worst expected first: {model}", tall=0.4
+        pictures, f"Held-out combinations of {scenes} by expected failure: {model}", tall=0.4
     )
 
 

@@ -262,7 +262,8 @@ def test_the_ratio_of_tasks_needed_is_recovered_at_every_target():
     for name in RATIOS:
         assert claims[name].measured == pytest.approx(1.4, rel=0.03)
         assert claims[name].verdict == "reproduced"
-    assert claims["ratio, R2 0.95"].note.startswith("60 of 60 pairs of curves, in 0 only")
+    note = claims["ratio, R2 0.95"].note
+    assert note.startswith("60 of 60 pairs of curves are compared; in 0 pairs only")
     assert "ratio" in figures_of(scaling_law, rows)
     summary = scaling_law.summary(rows)
     assert summary["MLP over transformer, R2 0.9, M=28"] == pytest.approx(1.4, rel=0.03)
