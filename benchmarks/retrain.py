@@ -204,9 +204,10 @@ class TimedTraining:
         self.out = out / f"{sweep.name}.parquet"
         self.table = Table(work / self.out.name)
         self._copy_earlier_rows()
-        max_width = self.table.meta().get("max_width") or default_max_width()
-        self.max_width = int(max_width)
         self.reused = self.table.finished()
+        self.max_width = default_max_width()
+        if self.reused & set(sweep.names):  # a sweep is finished with its first width
+            self.max_width = self.table.meta().get("max_width", self.max_width)
         self.finished = set(self.reused)
         chunks = make_chunks(sweep.runs, self.max_width)
         waiting = [chunk for chunk in chunks if not names_of(chunk) <= self.finished]
@@ -323,12 +324,13 @@ def merge_table(sweep: Sweep, new: Table) -> str:
     rows = new.read()
     added = rows.loc[rows["run"].isin(list(sweep.missing)), :]
     table = sweep.table
-    shown_before = set(table.meta().get("shown", table.finished()))
+    finished_before = table.finished()
+    shown_before = set(table.meta().get("shown", finished_before))
     with table.held():
         if len(added):
             table.append(added)
-        if "max_width" not in table.meta() and "max_width" in new.meta():
-            table.note(max_width=new.meta()["max_width"])
+        if not finished_before & set(sweep.names) and "max_width" in new.meta():
+            table.note(max_width=new.meta()["max_width"])  # a later call continues with it
     left = sweep.missing
     num_added = added["run"].nunique()
     text = f"{sweep.name}: {counted(num_added, 'run')} added, {len(left)} still missing"

@@ -150,12 +150,13 @@ def test_earlier_rows_are_shown_until_all_new_ones_are_there(folders):
         "shown": list(map(identity, earlier)),
         "command": "recombine run --seeds 9",
     }
-    rc.train(earlier, table.path, max_width=WIDTH, about=about, progress=False)
+    rc.train(earlier, table.path, max_width=1, about=about, progress=False)
     retrain.train(listed(folders)[:1], NumChunks(2), folders / "one")
     lines = retrain.merge(listed(folders), folders / "one")
     assert lines == ["first: 4 runs added, 2 still missing"]
     assert table.meta()["shown"] == about["shown"]
     assert table.meta()["command"] == about["command"]
+    assert table.meta()["max_width"] == WIDTH, "that of the new sweep"
     retrain.train(listed(folders)[:1], NumChunks(1), folders / "two")
     (line,) = retrain.merge(listed(folders), folders / "two")
     assert line == "first: 2 runs added, 0 still missing; the table shows all runs"
