@@ -49,7 +49,7 @@ from recombine.training.computed import Cell, own_code_hash
 from recombine.training.progress import expected_seconds
 from recombine.training.scheduler import complete, default_max_width
 
-# The headline claims first, then by use for the other claims; all others follow by name.
+# The order of training; all other experiments follow by name.
 ORDER = (
     "information_loss",
     "support_conditions",
@@ -225,7 +225,7 @@ class TimedTraining:
                     self.next_runs(),
                     self.table,
                     max_width=self.max_width,
-                    mirror=self.after_rows,
+                    mirror=self.after_rows_or_stop,
                     show_progress=True,
                     about={},
                 )
@@ -250,6 +250,14 @@ class TimedTraining:
             if total > self.limit.left():
                 break
         return [run for run in self.sweep.runs if structure(run) in programs]
+
+    def after_rows_or_stop(self, rows: pd.DataFrame) -> None:
+        """As `after_rows`. After an error training stops: otherwise it would have no time limit."""
+        try:
+            self.after_rows(rows)
+        except Exception as error:
+            say(f"{self.sweep.name}: training stops here, finished rows are saved: {error}")
+            raise OutOfTime from error
 
     def after_rows(self, rows: pd.DataFrame) -> None:
         """Called when rows are in the table: after a chunk copy it, and stop if time is up.

@@ -208,6 +208,15 @@ def _broken(run):
     assert "first failed" in capsys.readouterr().err
 
 
+def test_training_does_not_go_on_without_a_time_limit(folders, capsys):
+    def fail():
+        raise ValueError("no clock today")
+
+    retrain.train(listed(folders)[:1], NumChunks(1, fail), folders / "out")
+    assert len(Table(folders / "out" / "first.parquet").finished()) == 2
+    assert "training stops here, finished rows are saved: no clock" in capsys.readouterr().err
+
+
 def test_a_folder_has_few_files(folders, monkeypatch, capsys):
     monkeypatch.setattr(retrain, "MAX_FILES", 1)
     retrain.train(listed(folders), NumChunks(9), folders / "out")
