@@ -49,7 +49,7 @@ from recombine.training.computed import Cell, own_code_hash
 from recombine.training.progress import expected_seconds
 from recombine.training.scheduler import complete, default_max_width
 
-# The headline claims first, then by use for the other claims; all others follow by name.
+# The order of training; all other experiments follow by name.
 ORDER = (
     "information_loss",
     "support_conditions",
@@ -204,9 +204,10 @@ class TimedTraining:
         self.out = out / f"{sweep.name}.parquet"
         self.table = Table(work / self.out.name)
         self._copy_earlier_rows()
-        max_width = self.table.meta().get("max_width") or default_max_width()
-        self.max_width = int(max_width)
         self.reused = self.table.finished()
+        self.max_width = default_max_width()
+        if self.reused & set(sweep.names):  # a sweep is finished with its first width
+            self.max_width = self.table.meta().get("max_width", self.max_width)
         self.finished = set(self.reused)
         chunks = make_chunks(sweep.runs, self.max_width)
         waiting = [chunk for chunk in chunks if not names_of(chunk) <= self.finished]
@@ -224,7 +225,7 @@ class TimedTraining:
                     self.next_runs(),
                     self.table,
                     max_width=self.max_width,
-                    mirror=self.after_rows,
+                    mirror=self.after_rows_or_stop,
                     show_progress=True,
                     about={},
                 )
@@ -249,6 +250,14 @@ class TimedTraining:
             if total > self.limit.left():
                 break
         return [run for run in self.sweep.runs if structure(run) in programs]
+
+    def after_rows_or_stop(self, rows: pd.DataFrame) -> None:
+        """As `after_rows`. After an error training stops: otherwise it would have no time limit."""
+        try:
+            self.after_rows(rows)
+        except Exception as error:
+            say(f"{self.sweep.name}: training stops here, finished rows are saved: {error}")
+            raise OutOfTime from error
 
     def after_rows(self, rows: pd.DataFrame) -> None:
         """Called when rows are in the table: after a chunk copy it, and stop if time is up.
@@ -323,12 +332,13 @@ def merge_table(sweep: Sweep, new: Table) -> str:
     rows = new.read()
     added = rows.loc[rows["run"].isin(list(sweep.missing)), :]
     table = sweep.table
-    shown_before = set(table.meta().get("shown", table.finished()))
+    finished_before = table.finished()
+    shown_before = set(table.meta().get("shown", finished_before))
     with table.held():
         if len(added):
             table.append(added)
-        if "max_width" not in table.meta() and "max_width" in new.meta():
-            table.note(max_width=new.meta()["max_width"])
+        if not finished_before & set(sweep.names) and "max_width" in new.meta():
+            table.note(max_width=new.meta()["max_width"])  # a later call continues with it
     left = sweep.missing
     num_added = added["run"].nunique()
     text = f"{sweep.name}: {counted(num_added, 'run')} added, {len(left)} still missing"

@@ -150,12 +150,13 @@ def test_earlier_rows_are_shown_until_all_new_ones_are_there(folders):
         "shown": list(map(identity, earlier)),
         "command": "recombine run --seeds 9",
     }
-    rc.train(earlier, table.path, max_width=WIDTH, about=about, progress=False)
+    rc.train(earlier, table.path, max_width=1, about=about, progress=False)
     retrain.train(listed(folders)[:1], NumChunks(2), folders / "one")
     lines = retrain.merge(listed(folders), folders / "one")
     assert lines == ["first: 4 runs added, 2 still missing"]
     assert table.meta()["shown"] == about["shown"]
     assert table.meta()["command"] == about["command"]
+    assert table.meta()["max_width"] == WIDTH, "that of the new sweep"
     retrain.train(listed(folders)[:1], NumChunks(1), folders / "two")
     (line,) = retrain.merge(listed(folders), folders / "two")
     assert line == "first: 2 runs added, 0 still missing; the table shows all runs"
@@ -205,6 +206,15 @@ def _broken(run):
     retrain.train(listed(folders), NumChunks(9), folders / "out")
     assert len(Table(folders / "out" / "second.parquet").finished()) == 3
     assert "first failed" in capsys.readouterr().err
+
+
+def test_training_does_not_go_on_without_a_time_limit(folders, capsys):
+    def fail():
+        raise ValueError("no clock today")
+
+    retrain.train(listed(folders)[:1], NumChunks(1, fail), folders / "out")
+    assert len(Table(folders / "out" / "first.parquet").finished()) == 2
+    assert "training stops here, finished rows are saved: no clock" in capsys.readouterr().err
 
 
 def test_a_folder_has_few_files(folders, monkeypatch, capsys):

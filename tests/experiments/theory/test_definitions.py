@@ -131,6 +131,35 @@ def test_tasks_needed_are_those_of_the_scaling_law():
     assert definitions.measure("needed", size=5, num_hot=2, seed=0) == {"state": "missing"}
 
 
+def test_a_scaling_law_by_another_recipe_gives_other_cells(tmp_path, monkeypatch):
+    committed = rc.Table(RESULTS / "scaling_law.parquet")
+    rows = shown(committed)
+    rows = rows[rows["family.num_hot"] == 4]
+    table = rc.Table(tmp_path / "scaling_law.parquet")
+    table.append(rows)
+    monkeypatch.setattr(definitions, "RESULTS", tmp_path)
+
+    def needed_cells():
+        cells = definitions.cells("full")
+        return [cell for cell in cells if cell["what"] == "needed" and cell["num_hot"] == 4]
+
+    before = needed_cells()
+    assert "recipe_of_law" not in before[0], "cells of the first table keep their names"
+    new = rows.assign(num_steps=8000, run="new " + rows["run"])
+    new["test/r2"] = rows["test/r2"] - 0.02
+    table.append(new)
+    table.note(shown=list(rows["run"]), scale="full")
+    assert needed_cells() == before, "the new rows are not shown yet"
+    numbers = [definitions.measure(**cell)["needed"] for cell in before[:3]]
+    table.note(shown=list(new["run"]))
+    after = needed_cells()
+    assert [cell["recipe_of_law"] for cell in after] == [
+        "Fast(learning_rate=0.05, weight_decay=0.02, vector_rate=1), 8,000 steps"
+    ] * len(before)
+    lower = [definitions.measure(**cell)["needed"] for cell in after[:3]]
+    assert all(new > old for new, old in zip(lower, numbers, strict=True))
+
+
 def check_tiny(rows):
     is_injective = rows.set_index(["family", "weights"])["injective"].dropna()
     assert [case for case, injective in is_injective.items() if not injective] == [
