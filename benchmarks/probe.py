@@ -77,13 +77,16 @@ def _time_sklearn(activations: np.ndarray, factors: np.ndarray, folds: np.ndarra
     fitted = np.flatnonzero(folds >= 0)
     num_fits = NUM_FOLDS * len(PENALTIES) + 1
     start = time.perf_counter()
+    cpu_start = time.process_time()
     standardized = StandardScaler().fit(activations[fitted])
     model = SklearnRidge(alpha=PENALTY * len(fitted))
     model.fit(standardized.transform(activations[fitted]), factors[fitted])
     seconds = time.perf_counter() - start
+    cpu_seconds = time.process_time() - cpu_start
     print(
-        f"scikit-learn, all targets at once: {seconds:.1f} s per fold and penalty; "
-        f"{num_fits} of them take {seconds * num_fits / 60:.0f} min"
+        f"scikit-learn, all targets at once: {seconds:.1f} s ({cpu_seconds:.1f} s of CPU time) per "
+        f"fold and penalty; {num_fits} of them take {seconds * num_fits / 60:.0f} min "
+        f"({cpu_seconds * num_fits / 60:.1f} min of CPU time)"
     )
     few = activations[:1000]
     ridge = Ridge(activations, factors, folds)

@@ -25,6 +25,10 @@ class Algebra:
         """A matrix as a NumPy array."""
         return matrix
 
+    def matrix(self, array: np.ndarray) -> Any:
+        """A NumPy array as a matrix of these operations."""
+        return array
+
     def standardized(self, gram: Any, mean_sum: np.ndarray, scale: np.ndarray, n: float) -> Any:
         """(gram - mean_sum mean_sumᵀ / n) scaled from both sides, divided by n."""
         result = gram - np.outer(mean_sum, mean_sum / n)
@@ -76,6 +80,10 @@ class TorchAlgebra(Algebra):
     def array(self, matrix: Any) -> np.ndarray:
         """A matrix of the device as a NumPy array."""
         return matrix.cpu().numpy()
+
+    def matrix(self, array: np.ndarray) -> Any:
+        """A NumPy array as a matrix on the device."""
+        return self._tensor(array)
 
     def standardized(self, gram: Any, mean_sum: np.ndarray, scale: np.ndarray, n: float) -> Any:
         """The same as for NumPy, on the device."""

@@ -227,11 +227,12 @@ class Combinations:
         own, listed = input_validation.number_combinations(names, frame, binary_factors=False)
         first = np.unique(own, return_index=True)[1]
         keys = listed if names is not None else [_key(frame.iloc[i]) for i in first]
-        for i, key in zip(first, keys, strict=True):
+        num_held, num_samples = np.bincount(own, held), np.bincount(own)
+        is_split = (num_held > 0) & (num_held < num_samples)
+        for i, key in enumerate(keys):
             known = self.numbers.get(key)
-            is_held = held[own == own[i]]
-            is_split = is_held.any() != is_held.all()
-            if is_split or (known is not None and self.is_held_out[known] != is_held[0]):
+            is_same = known is None or self.is_held_out[known] == (num_held[i] > 0)
+            if is_split[i] or not is_same:
                 raise InputError(
                     f"the combination {key!r} is held out in some samples and not in others: hold "
                     "out all of its samples or none"
@@ -406,7 +407,7 @@ class _MomentRidge(Ridge):
         self.one_hot = ()
         self.is_wide = False
         self.basis = None
-        self.fold_moments = [sums.moments() for sums in folds]
+        self.fold_moments = [sums.moments()._replace(xx=algebra.matrix(sums.xx)) for sums in folds]
         self.total = Moments(*(sum(parts) for parts in zip(*self.fold_moments, strict=True)))
         self._last_system = None
 

@@ -116,6 +116,16 @@ def test_results_follow_every_batch_and_memory_does_not_grow():
     assert (restored.partial_fit(x, factors).coef_ != probe.coef_).any()
 
 
+def test_the_operations_of_pytorch_give_the_same():
+    pytest.importorskip("torch")
+    factors = samples(300)
+    x = parts(factors)
+    probe = Decodability(**OPTIONS).partial_fit(x, factors)
+    on_device = Decodability(**OPTIONS, device="cpu").partial_fit(x, factors)
+    np.testing.assert_allclose(on_device.coef_, probe.coef_, atol=1e-9)
+    pd.testing.assert_frame_equal(on_device.scores_, probe.scores_)
+
+
 def test_a_probe_of_sums_is_saved_and_what_needs_samples_is_refused(tmp_path):
     factors = samples(500)
     x = parts(factors)
