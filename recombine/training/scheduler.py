@@ -529,4 +529,16 @@ def _first_of_each_structure(chunks: list[Chunk]) -> list[Chunk]:
 def fit(run: Run, watch: ChunkProgressCallback | None = None) -> Fitted:
     """Train one run and return its network. `watch` is called with (chunk, progress)."""
     chunk = Chunk((run,), 1)
-    return fit_chunk(chunk, watch, splits=check_runs([run]))[0]
+
+    def call_watch(chunk: Chunk, progress: trainer.Progress) -> None:
+        try:
+            if watch is not None:
+                watch(chunk, progress)
+        except Exception as error:
+            reason = " ".join(str(error).split()) or "no message"
+            raise InputError(
+                f"the function passed as watch failed ({type(error).__name__}: {reason}): correct "
+                "it, or leave it out"
+            ) from error
+
+    return fit_chunk(chunk, call_watch, splits=check_runs([run]))[0]
