@@ -6,7 +6,9 @@ import contextlib
 import functools
 import inspect
 import shlex
+import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -323,16 +325,29 @@ def _about(module: ModuleType, request: Request, names: list[str]) -> dict[str, 
 
 
 @contextlib.contextmanager
+def _ignore_ctrl_c() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+@contextlib.contextmanager
 def _explain_interrupt(table: Table, names: list[str]) -> Iterator[None]:
     """On Ctrl-C or SIGTERM, say what is saved and exit with code 130 or 143."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
         num_finished = len(table.finished() & set(names))
-        say(
-            f"stopped; {num_finished} of {len(names)} runs are saved in {table.path}; "
-            "run the same command to continue"
-        )
+        with _ignore_ctrl_c():  # a second one adds no second line
+            say(
+                f"stopped; {num_finished} of {len(names)} runs are saved in {table.path}; "
+                "run the same command to continue"
+            )
         is_terminated = isinstance(interrupt, Terminated)
         raise SystemExit(EXIT_CODE_SIGTERM if is_terminated else 130) from None
 

@@ -585,5 +585,17 @@ def _first_of_each_structure(chunks: list[Chunk]) -> list[Chunk]:
 def fit(run: Run, watch: ChunkProgressCallback | None = None) -> Fitted:
     """Train one run and return its network. `watch` is called with (chunk, progress)."""
     splits = check_runs([run])
+
+    def call_watch(chunk: Chunk, progress: trainer.Progress) -> None:
+        try:
+            if watch is not None:
+                watch(chunk, progress)
+        except Exception as error:
+            reason = " ".join(str(error).split()) or "no message"
+            raise InputError(
+                f"the function passed as watch failed ({type(error).__name__}: {reason}): correct "
+                "it, or leave it out"
+            ) from error
+
     start_nets = None if run.start is None else [fit(run.start, watch).net]
-    return fit_chunk(Chunk((run,), 1), watch, splits=splits, start_nets=start_nets)[0]
+    return fit_chunk(Chunk((run,), 1), call_watch, splits=splits, start_nets=start_nets)[0]

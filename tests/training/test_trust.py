@@ -487,6 +487,43 @@ def test_sigterm_saves_a_checkpoint_and_the_sweep_continues_from_it(tmp_path):
     assert status.read(out)["state"] == "stopped"
 
 
+@pytest.mark.parametrize("delay", [0.0, 0.05])
+def test_a_second_ctrl_c_ends_the_sweep_with_one_line(tmp_path, delay):
+    (tmp_path / "long.py").write_text(kills.SWEEP.format(num_steps=200_000, num_seeds=1))
+    out = tmp_path / "out"
+    # A process in the background ignores Ctrl-C unless it asks for it.
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from recombine.__main__ import command; command()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "run", str(tmp_path / "long.py"), "--json", "--out", str(out)],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    while not kills._is_training(process, out):
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    time.sleep(delay)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 130
+    (line,) = error.strip().splitlines()
+    assert line.startswith("recombine: stopped;")
+    assert line.endswith("run the same command to continue")
+
+
+def test_a_failing_watch_function_is_one_line():
+    def watch(chunk, progress):
+        raise KeyError("two\nlines")
+
+    with pytest.raises(InputError, match="the function passed as watch failed") as caught:
+        rc.fit(RUNS[0], watch=watch)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_link_in_place_of_a_lock_is_not_followed(tmp_path):
     mine = tmp_path / "mine"
     mine.write_text("precious")
