@@ -24,9 +24,9 @@ FAMILIES = {
 STUDENTS = {
     "tiny": Recursive(8, 16, 1, num_updates=1, num_cycles=2, num_steps=2, targets="words"),
     "small": Recursive(32, 64, 2, num_updates=2, num_cycles=2, num_steps=4, targets="words"),
-    "full": Recursive(128, 512, 2, num_updates=6, num_cycles=3, num_steps=16, targets="words"),
+    "full": Recursive(128, 256, 2, num_updates=6, num_cycles=3, num_steps=16, targets="words"),
 }
-# Learning rate, weight decay, fraction of warm-up, decay of the running average.
+# All arms have the same recipe. That of full scale is not tuned.
 RECIPES = {
     "tiny": Paper(1e-3, 0.1, frac_warmup=0.1, ema=0.9),
     "small": Paper(2e-3, 0.1, frac_warmup=0.05, ema=0.98),
@@ -36,7 +36,7 @@ RECIPES = {
 SEEDS = {"tiny": (1,), "small": (1, 2, 3), "full": (1, 2, 3)}
 STEPS = {"tiny": 8, "small": 1600, "full": 32_000}
 NUM_EVALS = {"tiny": 2, "small": 8, "full": 8}
-BATCH = {"tiny": 4, "small": 32, "full": 256}
+BATCH = {"tiny": 4, "small": 32, "full": 128}
 EVAL_TASKS = {"tiny": 16, "small": 256, "full": 600}
 FRAC_TEST = 0.375
 

@@ -11,8 +11,9 @@ arms have equal optimizer steps; the figure and two claims compare them at equal
 are 6x6 with unique solutions, split so that no symmetric twin is on both sides; a further arm
 holds out whole classes of solutions.
 
-Scaled down: the published constants (d 512, 60,000 epochs) need hours. The learning rate is the
-same for all arms and was chosen on train puzzles.
+Scaled down: the published constants (d 512, 60,000 epochs) need hours. All arms have the same
+recipe. Number of clues and learning rate of the scale `small` were chosen on the train puzzles of
+a seed that is not in the sweep.
 
 Command:  recombine run recursion --scale small
 Runtime:  meant for minutes on 2 cores; full: meant for ten minutes on one H200.

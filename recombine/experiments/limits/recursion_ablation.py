@@ -8,7 +8,7 @@ the other options each against the standard student. All arms have equal optimiz
 larger T or n also costs more compute; the figure shows the compute.
 
 Command:  recombine run recursion_ablation --scale small
-Runtime:  meant for minutes on 2 cores; full: meant for half an hour on one H200.
+Runtime:  meant for minutes on 2 cores; full: meant for a quarter of an hour on one H200.
 Expected: more supervision steps help more than more cycles or updates.
 """
 
@@ -66,7 +66,7 @@ def runs(scale: str) -> list[Run]:
     """Every student x seed, and the standard one without the running average."""
     base = replace(_recursion.base(scale), num_evals=1, diagnostics=())
     seeds = _recursion.SEEDS[scale]
-    recipe = replace(base.recipe, ema=0.0)
+    recipe = replace(_recursion.RECIPES[scale], ema=0.0)
     return [
         *sweep(base, model=list(students(scale).values()), seed=seeds),
         *sweep(replace(base, recipe=recipe), seed=seeds),
