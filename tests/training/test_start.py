@@ -15,6 +15,7 @@ from recombine.sweeps.run import describe, from_json, generation, identity, stru
 from recombine.training import checkpoint, device, scheduler, trainer
 from recombine.training.chunk import make_chunks
 from recombine.training.executors.local import processes
+from recombine.training.verification import verify
 from tests.tiny import TINY
 
 PARENTS = rc.sweep(TINY, seed=range(2))
@@ -92,6 +93,7 @@ def test_parents_are_trained_first_and_once(sweep):
     saved = {path.name for path in (folder / "starts").iterdir()}
     assert {*hashes(PARENTS), identity(children()[0])} <= saved
     assert estimate(children(), "cpu")["runs"] == 7
+    assert verify(folder).problems == []
 
 
 def test_batched_equals_alone(sweep):

@@ -62,6 +62,7 @@ METHODS = (SVF, SVF_KEPT, LORA_MATCHED, LORA, FULL)
 MIXTURES = ("mean", "least squares", "cross-entropy")
 MIN_ADVANTAGE = 0.1
 MIN_SHARE = 0.7
+MAX_PERMUTED_GAIN = 0.05  # of permuted vectors over the base
 MIN_R2 = -1.0  # a worse mixture counts as this, so that no single one decides a mean
 NUM_SHOTS = 10
 POPULATION, NUM_ELITES, NUM_ROUNDS = 32, 6, 10  # of the cross-entropy method
@@ -92,8 +93,12 @@ STEPS = {"tiny": 20, "small": 500, "full": 5000}  # of an expert
 
 
 def cells(scale: str) -> list[dict[str, Any]]:
-    """One cell for each method. Its rows are those of all seeds and pairs of new modules."""
-    return [{"scale": scale, "method": method} for method in METHODS]
+    """One cell for each method. Its rows are those of all seeds and pairs of new modules.
+
+    At tiny scale there are only two methods, because compilation takes most of the time.
+    """
+    methods = (SVF, LORA) if scale == "tiny" else METHODS
+    return [{"scale": scale, "method": method} for method in methods]
 
 
 def student_run(scale: str, seed: int, joint: bool) -> Run:
@@ -414,12 +419,12 @@ CLAIMS = [
         statistic=advantage,
         passes=claim.at_least(MIN_ADVANTAGE),
         control="permuted vectors must fall to the base",
-        control_fails=lambda found: permuted_gain(found.all_rows) < found.value,
+        control_fails=lambda found: permuted_gain(found.all_rows) <= MAX_PERMUTED_GAIN,
     ),
     claim.hypothesis(
         "near joint training",
         "The best mixture of SVF experts has most of the R2 of a student that is trained on all "
-        "tasks with one new module (share)",
+        "tasks with at most one new module (share)",
         needs=NEEDS,
         statistic=share_of_joint,
         passes=claim.at_least(MIN_SHARE),
@@ -445,7 +450,7 @@ CLAIMS = [
         "Permuted vectors fall to the base (gain over the base, best mixture)",
         needs=("method", "mixture", "permuted", "base"),
         statistic=permuted_gain,
-        passes=claim.at_most(0.05),
+        passes=claim.at_most(MAX_PERMUTED_GAIN),
     ),
     claim.control(
         "experts learn",
