@@ -29,7 +29,7 @@ def rows_of(collapses=True, scales=True, executor=1.0, missing=0.1, seen=1.0):
         else:
             for length in range(2, 11):
                 long = 0.1 if collapses else 0.3 + 0.6 * size
-                score = long if length > 6 else 0.4 + (0.5 * size if scales else 0)
+                score = long if length > 6 else 0.55 + (0.4 * size if scales else 0)
                 row[f"test/length={length}/accuracy"] = executor if model == "Executor" else score
         rows.append(row)
     return pd.DataFrame(rows)
@@ -65,6 +65,9 @@ def test_a_collapse_is_confounded_if_the_executor_collapses_or_the_student_learn
     assert verdicts(rows_of(executor=0.5))["collapse"] == "confounded"
     assert verdicts(rows_of(seen=0.3))["collapse"] == "confounded"
     rows = rows_of()
+    memorized = rows.copy()
+    memorized[[f"test/length={length}/accuracy" for length in range(2, 7)]] *= 0.4
+    assert verdicts(memorized)["collapse"] == "confounded", "new chains of any length fail"
     without_executor = rows[rows["model"] != "Executor"]
     assert verdicts(without_executor)["collapse"] == "confounded", "a control that was not trained"
 

@@ -71,6 +71,17 @@ def test_quadratic_growth_is_confounded_if_counting_explains_it():
     assert verdict_of["quadratic"] == "confounded"
 
 
+def test_a_student_that_never_reaches_the_target_needs_infinitely_more():
+    final = coverage_principle.prepare(rows_of(share=40.0, executor=0.01))
+    ratio = coverage_principle.data_ratio
+    assert ratio(coverage_principle.EXECUTOR, coverage_principle.SMALLER)(final) == 0
+    assert ratio(coverage_principle.SMALLER, coverage_principle.EXECUTOR)(final) == float("inf")
+    assert np.isnan(ratio(coverage_principle.LARGER, coverage_principle.SMALLER)(final))
+    found = verdicts(rows_of(share=40.0, executor=0.01))
+    assert found["executor"] == "reproduced"
+    assert found["quadratic"] == "not yet run", "there is no number to judge"
+
+
 def test_to_see_every_lookup_once_grows_quadratically():
     final = coverage_principle.prepare(rows_of())
     measured = coverage_principle.exponent(coverage_principle.SEEN_LOOKUPS)(final)

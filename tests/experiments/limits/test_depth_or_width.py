@@ -13,12 +13,17 @@ from recombine.training.program import initialize
 from tests.experiments.neutral import FAILED, claims_of
 
 SCALE = "small"
+HIGH = max(depth_or_width.LEARNING_RATES[SCALE])
 OPTIMA = {0: 1.0, 1: 1.0, 2: 1.0, 4: 2.0}  # the best depth of MLPs by length of the chain
 
 
 @functools.cache
 def listed_runs():
-    return [(run, identity(run), describe(run)) for run in depth_or_width.runs(SCALE)]
+    """The runs of the small scale, with transformers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(depth_or_width.BLOCKS, SCALE, (1, 2, 4))
+        runs = depth_or_width.runs(SCALE)
+    return [(run, identity(run), describe(run)) for run in runs]
 
 
 def rows_of(optima=None, residual=2.0, transformer=None, one=1.0, wrong_rate=0.0):
@@ -42,7 +47,7 @@ def rows_of(optima=None, residual=2.0, transformer=None, one=1.0, wrong_rate=0.0
         if length == 1:
             best = one
         score = 0.8 - 0.1 * abs(math.log2(depth / best)) + 0.001 * run.seed / 100
-        is_high = run.recipe.learning_rate == max(depth_or_width.LEARNING_RATES[SCALE])
+        is_high = run.recipe.learning_rate == HIGH
         row["seen/r2"] = score if is_high else score - 0.2
         row["test/r2"] = row[f"test/length={length}/r2"] = score + wrong_rate * (not is_high)
         rows.append(row)
@@ -95,11 +100,19 @@ def test_rates_are_chosen_on_train_tasks_of_tuning_seeds():
     """The lower rate is better on test tasks, but must not be chosen."""
     rows = rows_of(wrong_rate=0.5)
     final = depth_or_width.prepare(rows)
-    assert set(final["recipe.learning_rate"]) == {0.02}
+    assert set(final["recipe.learning_rate"]) == {HIGH}
     assert set(final["seed"]) == {0, 1, 2}
     # Train scores of the claims' own seeds do not count either.
-    rows.loc[(rows["seed"] < 100) & (rows["recipe.learning_rate"] == 0.005), "seen/r2"] += 1
-    assert set(depth_or_width.prepare(rows)["recipe.learning_rate"]) == {0.02}
+    rows.loc[(rows["seed"] < 100) & (rows["recipe.learning_rate"] != HIGH), "seen/r2"] += 1
+    assert set(depth_or_width.prepare(rows)["recipe.learning_rate"]) == {HIGH}
+
+
+def test_a_shape_that_diverged_at_all_rates_is_left_out():
+    rows = rows_of()
+    is_lost = (rows["model"] == "MLP") & (rows["model.widths"].str.count("x") == 3)
+    rows.loc[is_lost, "seen/r2"] = float("nan")
+    final = depth_or_width.prepare(rows)
+    assert 4 not in set(final.loc[final["student"] == "MLP", "model.depth"])
 
 
 def test_shapes_have_the_same_number_of_parameters():

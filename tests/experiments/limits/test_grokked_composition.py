@@ -39,7 +39,7 @@ def test_claims_hold_where_composition_comes_late_and_not_for_facts_apart():
 @pytest.mark.parametrize(
     ("changes", "failing"),
     [
-        ({"final": 0.7}, {"in distribution"}),
+        ({"final": 0.7}, {"in distribution", "out of distribution"}),
         ({"early": 0.9}, {"late"}),
         ({"apart": 0.9}, {"out of distribution"}),
         ({"facts": 0.5}, {"known facts", "out of distribution"}),
@@ -54,6 +54,7 @@ def test_each_claim_can_fail(changes, failing):
 
 def test_a_failure_out_of_distribution_is_confounded_if_the_facts_are_not_known():
     assert verdicts(rows_of(facts=0.5))["out of distribution"] == "confounded"
+    assert verdicts(rows_of(final=0.7))["out of distribution"] == "confounded", "nothing composed"
     assert verdicts(rows_of(executor=0.2))["out of distribution"] == "confounded"
 
 
