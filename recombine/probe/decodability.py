@@ -150,38 +150,20 @@ class Decodability(BaseEstimator):
         self._sums = None
         is_joined = self.layers == "all"
         layers = self._check_layers(activations)
-        num_rows = num_samples = len(next(iter(layers.values())))
-        if groups is not None:
-            require(self.edition == 2, "edition=1 knows no groups: leave edition out")
-            groups = input_validation.check_groups(groups, num_rows)
-            num_samples = int(groups.max()) + 1
-        frame: Any = input_validation.factor_table(factors, num_samples)
-        self.binary_factors_ = input_validation.is_binary(frame)
-        numbers, self.combinations_ = input_validation.number_combinations(
-            combinations, frame, self.binary_factors_
+        num_rows = len(next(iter(layers.values())))
+        samples = self._check_samples(
+            factors, combinations, held_out, outcomes, sample_weight, groups, num_rows
         )
-        held = _held_out_samples(held_out, num_samples)
-        input_validation.require_varying_factors(frame[~held])
-        names = self._names(frame)
-        if self.edition == 2:
-            input_validation.require_values_in_several_combinations(frame, names, numbers)
-        roles = split(numbers, held, self.folds, self.seed, self.combinations_)
-        weights = input_validation.sample_weights(sample_weight, num_samples)
-        if outcomes is not None:
-            outcomes = input_validation.as_flags(outcomes, "outcomes", num_samples, True)
-        samples = _Samples(frame, numbers, held, roles, weights, outcomes)
-        if groups is not None:
-            samples = samples.of_rows(groups)
         fitted_frame: Any = samples.frame[~samples.held]
-        self.targets_ = Targets(fitted_frame, names)
+        self.targets_ = Targets(fitted_frame, self._names(samples.frame))
         probed = layers | ({ALL: input_validation.join_layers(layers)} if is_joined else {})
         if self.edition == 1:
-            results = self._probe_first_edition(probed, frame, numbers, roles)
+            results = self._probe_first_edition(probed, samples)
         else:
             data = self._data(samples)
             baselines = _baseline_layers(baseline, num_rows, probed)
             results = self._probe_layers(probed, baselines, data)
-            self._note_class_ids(frame)
+            self._note_class_ids(samples.frame)
         widths = {name: layer.shape[1] for name, layer in layers.items()}
         self._choose_layer(results, widths, is_joined)
         self._store_outcomes(samples)
@@ -265,6 +247,39 @@ class Decodability(BaseEstimator):
             self._sums is not None or "layer_" not in self.__dict__,
             "this probe was fitted by fit, which keeps no sums: use a new one for partial_fit",
         )
+
+    def _check_samples(
+        self,
+        factors: Any,
+        combinations: Any,
+        held_out: Any,
+        outcomes: Any,
+        sample_weight: Any,
+        groups: Any,
+        num_rows: int,
+    ) -> _Samples:
+        """The checked arguments of `fit`, one entry per row of activations."""
+        num_samples = num_rows
+        if groups is not None:
+            require(self.edition == 2, "edition=1 knows no groups: leave edition out")
+            groups = input_validation.check_groups(groups, num_rows)
+            num_samples = int(groups.max()) + 1
+        frame: Any = input_validation.factor_table(factors, num_samples)
+        self.binary_factors_ = input_validation.is_binary(frame)
+        numbers, self.combinations_ = input_validation.number_combinations(
+            combinations, frame, self.binary_factors_
+        )
+        held = _held_out_samples(held_out, num_samples)
+        input_validation.require_varying_factors(frame[~held])
+        if self.edition == 2:
+            names = self._names(frame)
+            input_validation.require_values_in_several_combinations(frame, names, numbers)
+        roles = split(numbers, held, self.folds, self.seed, self.combinations_)
+        weights = input_validation.sample_weights(sample_weight, num_samples)
+        if outcomes is not None:
+            outcomes = input_validation.as_flags(outcomes, "outcomes", num_samples, True)
+        samples = _Samples(frame, numbers, held, roles, weights, outcomes)
+        return samples if groups is None else samples.of_rows(groups)
 
     def _check_layers(self, activations: Any) -> dict[str, Any]:
         layers = input_validation.check_layers(activations)
@@ -493,19 +508,19 @@ class Decodability(BaseEstimator):
         return {name: results[name] for name in layers}
 
     def _probe_first_edition(
-        self, layers: dict[str, np.ndarray], frame: pd.DataFrame, numbers: np.ndarray, roles: Split
+        self, layers: dict[str, np.ndarray], samples: _Samples
     ) -> dict[str, Any]:
         from recombine.probe import first_edition
 
         threads = ThreadpoolController()
         self.is_logistic_ = [self.kind == "logistic"] * len(self.targets_.factors)
-        y = self.targets_.encode(frame)
+        y = self.targets_.encode(samples.frame)
         results = {}
         for name, x in layers.items():
             max_threads = 1 if x.shape[1] < MIN_MULTITHREADED_WIDTH else None
             with threads.limit(limits=max_threads):
                 results[name] = first_edition.probe_layer(
-                    x, y, numbers, roles, self.targets_, self.kind
+                    x, y, samples.numbers, samples.roles, self.targets_, self.kind
                 )
         by_layer = pd.concat({name: each.scores for name, each in results.items()}, names=["layer"])
         self.scores_ = by_layer.reset_index(level=0).reset_index(drop=True)
