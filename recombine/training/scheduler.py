@@ -369,6 +369,8 @@ def _train_remotely(
             required = answer.result()
     for chunk in chunks:
         packed_runs = remote.pack(chunk.runs, required)
+        # Of a driver that was killed. Removed before the chunk can write a new one.
+        heartbeat.remove(heartbeat.heartbeat_path(folder, identity(chunk.runs[0])))
         future = remotely.executor.submit(
             remote_chunk_rows, packed_runs, chunk.width, keep_path, folder_path
         )
