@@ -25,6 +25,13 @@ def heartbeat_path(folder: Path | None, run_hash: str) -> Path | None:
     return None if folder is None else folder / f"{run_hash}{SUFFIX}"
 
 
+def remove(path: Path | None) -> None:
+    """Delete a heartbeat, if there is one."""
+    if path is not None:
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
 class Heartbeat:
     """The heartbeat of one chunk, on the worker. Without a path nothing is written."""
 
@@ -56,8 +63,6 @@ class Observer:
         self.seen: dict[Any, int] = {}  # time of the last change, by the clock of the disk
         self.noted: set[Any] = set()  # chunks whose silence was noted
         self.changed: dict[Any, float] = {}  # when we saw that change, by our clock
-        for chunk in paths:
-            self.forget(chunk)  # of a driver that was killed
 
     def look(self, chunks: Iterable[Any]) -> bool:
         """Whether any of these chunks made progress since the last look."""
@@ -94,9 +99,6 @@ class Observer:
 
     def forget(self, chunk: Any) -> None:
         """Wait for the chunk to begin again."""
-        path = self.paths[chunk]
-        if path is not None:
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
+        remove(self.paths[chunk])
         self.changed.pop(chunk, None)
         self.seen.pop(chunk, None)

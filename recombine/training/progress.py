@@ -49,7 +49,7 @@ class Display:
         self.resumed_fraction: dict[Any, float] = {}
         self.resumed_steps: dict[Any, int] = {}
         self.started = time.perf_counter()
-        self.last_news = time.monotonic()  # when a chunk of this process last made progress
+        self.last_news = time.perf_counter()  # when a chunk of this process last made progress
         self.recent_steps = collections.deque([(self.started, 0)])  # (time, steps until then)
         self.status = Status(folder, num_runs, num_finished)
         self.bar = ProgressBar(self.total, visible=show_progress)
@@ -90,7 +90,7 @@ class Display:
             while not ended.wait(min(silence / 4, 5.0)):
                 if self.last_news != noted:
                     noted, silence = self.last_news, MAX_SILENCE
-                if time.monotonic() - self.last_news > silence:
+                if time.perf_counter() - self.last_news > silence:
                     phases = [chunk["phase"] for chunk in list(self.status.chunks.values())]
                     activity = f", which is {phases[-1]}" if phases else ""
                     self.note(
@@ -99,7 +99,7 @@ class Display:
                     )
                     silence *= 2
 
-        self.last_news = time.monotonic()
+        self.last_news = time.perf_counter()
         thread = threading.Thread(target=watch, daemon=True)
         thread.start()
         try:
@@ -120,7 +120,7 @@ class Display:
 
     def update(self, chunk: Any, progress: Any) -> None:
         """Show the progress of a chunk (`trainer.Progress`)."""
-        self.last_news = time.monotonic()
+        self.last_news = time.perf_counter()
         num_steps_done = progress.step * progress.num_runs
         self.status.chunks[chunk] = {
             "runs": progress.num_runs,

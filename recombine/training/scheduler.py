@@ -430,9 +430,12 @@ def _train_remotely(
             packed_runs = remote.pack(chunk.runs, required)
             folders = (networks.folder_for(chunk), folder, networks.starts)
             paths = [None if path is None else str(path.absolute()) for path in folders]
+            heartbeat_path = heartbeat.heartbeat_path(folder, identity(chunk.runs[0]))
+            # Of a driver that was killed. Removed before the chunk can write a new one.
+            heartbeat.remove(heartbeat_path)
             future = remotely.executor.submit(remote_chunk_rows, packed_runs, chunk.width, *paths)
             futures[future] = chunk
-            heartbeats[future] = heartbeat.heartbeat_path(folder, identity(chunk.runs[0]))
+            heartbeats[future] = heartbeat_path
         for future in _as_completed(heartbeats, remotely, display):
             error = future.exception()
             if error is not None and not isinstance(error, Exception):

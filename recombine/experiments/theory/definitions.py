@@ -96,7 +96,8 @@ def _law_recipe(table: Table) -> dict[str, str]:
     So a table that was trained again by another recipe gives other cells, which are computed anew.
     """
     rows = shown(table)
-    recipe = recipes_of(rows.loc[rows["model"] == "MLP", :]) if len(rows) else ""
+    mlps = pd.DataFrame(rows[rows["model"] == "MLP"]) if len(rows) else rows
+    recipe = recipes_of(mlps) if len(mlps) else ""
     return {} if recipe in ("", FIRST_RECIPE) else {"recipe_of_law": recipe}
 
 
