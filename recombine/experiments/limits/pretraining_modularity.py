@@ -223,6 +223,6 @@ FIGURES = [
         name="overlap",
         title="Overlap of the masks of two modules",
         x_title="start of training",
-        y_title="weights in both masks, as a fraction of those in either",
+        y_title="overlap (Jaccard index)",
     ),
 ]
