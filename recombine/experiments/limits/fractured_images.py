@@ -16,7 +16,7 @@ symmetry violation of the change, and whether more than 90% of the change is exp
 changes of one factor. Control: moves of equal length in random directions.
 
 Command:  recombine run fractured_images --scale small
-Runtime:  tiny: 20 to 50 seconds of CPU time; small and full were not measured.
+Runtime:  small: 8 minutes on 2 very busy cores; full scale was not measured.
 Expected: trained networks break the symmetry; it is open whether sparseness explains the rest.
 """
 
@@ -28,6 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from recombine.basics.statistics import MIN_SEEDS
 from recombine.experiments import claim
 from recombine.experiments.claim import Frame, Measurement, where
 from recombine.experiments.limits import _coordinate_networks as networks
@@ -147,16 +148,24 @@ def gap(column: str, first: str, second: str) -> claim.Statistic:
 
 
 def _sparse_explains(column: str, first: str, second: str) -> Any:
-    """Whether pruning removes more than half of the gap between the factored and the trained."""
+    """Whether pruning removes more than half of the gap between the factored and the trained.
+
+    Only sparse networks that draw the image count. With fewer than 3 of them it cannot be excluded.
+    """
 
     def explains(found: Measurement) -> bool:
+        frame = found.all_rows
+        frame = frame[(frame["network"] != SPARSE) | (frame["r2"] >= MIN_R2)]
+        if frame.loc[frame["network"] == SPARSE, "seed"].nunique() < MIN_SEEDS:
+            return True
         kinds = [SPARSE if kind == TRAINED else kind for kind in (first, second)]
-        return gap(column, kinds[0], kinds[1])(found.all_rows) < found.value / 2
+        return gap(column, kinds[0], kinds[1])(frame) < found.value / 2
 
     return explains
 
 
 NEEDS = ("network", "moves", "asymmetry", "one factor")
+AFTER_ROWS = "sparse networks that do not draw the image do not count as a control"
 CLAIMS = [
     claim.reproduces(
         "symmetry",
@@ -168,6 +177,7 @@ CLAIMS = [
         passes=claim.above(0.5),
         control="a sparse trained network must break it, too",
         is_confounded=_sparse_explains("asymmetry", TRAINED, FACTORED),
+        after_rows=AFTER_ROWS,
     ),
     claim.reproduces(
         "one factor",
@@ -179,6 +189,7 @@ CLAIMS = [
         passes=claim.above(0.3),
         control="a sparse trained network must do so rarely, too",
         is_confounded=_sparse_explains("one factor", FACTORED, TRAINED),
+        after_rows=AFTER_ROWS,
     ),
     claim.hypothesis(
         "start",
