@@ -419,7 +419,7 @@ CLAIMS = [
         statistic=advantage,
         passes=claim.at_least(MIN_ADVANTAGE),
         control="permuted vectors must fall to the base",
-        control_fails=lambda found: permuted_gain(found.all_rows) <= MAX_PERMUTED_GAIN,
+        control_fails=lambda measurement: permuted_gain(found.all_rows) <= MAX_PERMUTED_GAIN,
     ),
     claim.hypothesis(
         "near joint training",

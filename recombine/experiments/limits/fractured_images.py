@@ -153,7 +153,7 @@ def _sparse_explains(column: str, first: str, second: str) -> Any:
     Only sparse networks that draw the image count. With fewer than 3 of them it cannot be excluded.
     """
 
-    def explains(found: Measurement) -> bool:
+    def explains(measurement: Measurement) -> bool:
         frame = found.all_rows
         frame = frame[(frame["network"] != SPARSE) | (frame["r2"] >= MIN_R2)]
         if frame.loc[frame["network"] == SPARSE, "seed"].nunique() < MIN_SEEDS:

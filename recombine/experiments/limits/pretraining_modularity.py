@@ -133,7 +133,7 @@ def _gain(column: str, first: str, second: str = SCRATCH) -> claim.Measure:
     return lambda frame: clustered_difference(frame, column, first, second)
 
 
-def _explained_by_a_control(found: Measurement) -> bool:
+def _explained_by_a_control(measurement: Measurement) -> bool:
     """Whether more steps, or pretraining on another teacher, add as many own subnetworks."""
     gains = [
         clustered_difference(found.all_rows, "own", start, SCRATCH).value

@@ -154,12 +154,12 @@ def correlation(column: str) -> claim.Statistic:
     return statistic
 
 
-def _explained_by_single_tasks(found: Measurement) -> bool:
+def _explained_by_single_tasks(measurement: Measurement) -> bool:
     """Whether R2 on single-module tasks, which needs no mask, predicts test R2 as well."""
     return correlation(SINGLE)(found.all_rows) >= found.value
 
 
-def _random_masks_fail(found: Measurement) -> bool:
+def _random_masks_fail(measurement: Measurement) -> bool:
     return share("random own", GENERALIZES)(found.all_rows) < share("own", GENERALIZES)(
         found.all_rows
     )
