@@ -36,6 +36,7 @@ RELEVANT = (
     "sweeps/run",
     "training/activity",
     "training/checkpoint",
+    "training/heartbeat",
     "training/chunk",
     "training/device",
     "training/executors/local",
