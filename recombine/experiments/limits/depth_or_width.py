@@ -60,9 +60,9 @@ SUMS = 0  # in the column `chain`: tasks are sums of modules, not chains
 LENGTHS = {"tiny": (1, 2), "small": (1, 2, 4), "full": (1, 2, 4, 8)}
 NUM_MODULES = {"tiny": 2, "small": 2, "full": 8}
 SIZE = {"tiny": 2, "small": 4, "full": 16}  # units of a chain
-MLP_DEPTHS = {"tiny": (1, 2, 3), "small": (1, 2, 4), "full": (1, 2, 3, 4, 6, 8, 12)}
+MLP_DEPTHS = {"tiny": (1, 2), "small": (1, 2, 4), "full": (1, 2, 3, 4, 6, 8, 12)}
 # Transformers take too long for the small scale.
-BLOCKS = {"tiny": (1, 2, 3), "small": (), "full": (1, 2, 3, 4, 6, 8)}
+BLOCKS = {"tiny": (1, 2), "small": (), "full": (1, 2, 3, 4, 6, 8)}
 MLP_WIDTH = {"tiny": 26, "small": 64, "full": 512}  # of the MLP with two layers
 D_MODEL = {"tiny": 8, "small": 16, "full": 128}  # of the transformer with two blocks
 LEARNING_RATES = {"tiny": (0.02,), "small": (0.03, 0.1), "full": (0.002, 0.006, 0.02)}

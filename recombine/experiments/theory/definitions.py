@@ -24,6 +24,7 @@ Expected: every family has distinct tasks except the control; descriptions are p
 from typing import Any
 
 import jax.numpy as jnp
+import pandas as pd
 
 from recombine.experiments import claim
 from recombine.experiments.claim import Frame, Measurement, Select, where
