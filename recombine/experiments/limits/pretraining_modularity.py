@@ -199,10 +199,16 @@ def summary(rows: Frame) -> dict[str, float]:
     }
 
 
+def by_student(frame: Frame) -> Frame:
+    """The means over the modules of every student, so that intervals are over students."""
+    return frame.groupby(["start", "seed"], as_index=False)[["own", "overlap"]].mean()
+
+
 FIGURES = [
     bars(
         "own",
         against="start",
+        rows=by_student,
         name="own",
         title="Modules with their own subnetwork",
         x_title="start of training",
@@ -220,6 +226,7 @@ FIGURES = [
     bars(
         "overlap",
         against="start",
+        rows=by_student,
         name="overlap",
         title="Overlap of the masks of two modules",
         x_title="start of training",
