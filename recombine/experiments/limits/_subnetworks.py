@@ -266,10 +266,10 @@ def _overlaps(masks: Mask) -> tuple[Array, Array, Array]:
 def measure(students: Students, setting: Setting, effort: Effort, seed: int = 0) -> Measured:
     """Train the masks of all students and modules in one program, and score them."""
     values = Setting(*map(jnp.float32, setting))
-    found = _measure(
+    measured = _measure(
         students.family, students.nets, students.worlds, values, effort, jnp.int32(seed)
     )
-    return jax.device_get(found)
+    return jax.device_get(measured)
 
 
 def effects(scores: Any) -> np.ndarray:
@@ -290,26 +290,26 @@ def select(students: Students, effort: Effort, seed: int = 0) -> Setting:
     """
     totals = []
     for setting in GRID:
-        found = measure(students, setting, effort, seed)
-        totals.append(float((effects(found.sub) - effects(found.ablated)).mean()))
+        measured = measure(students, setting, effort, seed)
+        totals.append(float((effects(measured.sub) - effects(measured.ablated)).mean()))
     return GRID[int(np.argmax(totals))]
 
 
-def rows(found: Measured) -> list[list[dict[str, float]]]:
+def rows(measured: Measured) -> list[list[dict[str, float]]]:
     """The numbers of every student's modules as columns."""
     columns = {
-        "student": found.student,
-        "subnetwork": effects(found.sub),
-        "ablation": effects(found.ablated),
-        "random subnetwork": effects(found.random_sub),
-        "random ablation": effects(found.random_ablated),
-        "ablation, others": on_others(found.ablated),
-        "random ablation, others": on_others(found.random_ablated),
-        "size": found.size,
-        "overlap": found.overlap,
-        "overlap by chance": found.expected_overlap,
+        "student": measured.student,
+        "subnetwork": effects(measured.sub),
+        "ablation": effects(measured.ablated),
+        "random subnetwork": effects(measured.random_sub),
+        "random ablation": effects(measured.random_ablated),
+        "ablation, others": on_others(measured.ablated),
+        "random ablation, others": on_others(measured.random_ablated),
+        "size": measured.size,
+        "overlap": measured.overlap,
+        "overlap by chance": measured.expected_overlap,
     }
-    num_students, num_modules = found.student.shape
+    num_students, num_modules = measured.student.shape
     return [
         [
             {"module": m} | {name: float(values[s, m]) for name, values in columns.items()}

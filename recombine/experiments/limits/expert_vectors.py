@@ -216,10 +216,10 @@ def measure(
         show_progress(f"{method}: experts of seed {seed}")
         about = {"seed": seed, "learning_rate": rate}
         about["parameters"] = num_parameters(method, student.net)
-        found = _measure_student(
+        scores = _measure_student(
             scale, method, student.net, joint_student.net, student.world, rate, seed
         )
-        rows += [about | row for row in found]
+        rows += [about | row for row in scores]
     return rows
 
 
@@ -293,12 +293,12 @@ def _pair_scores(
     scores = {"base": score(net), "joint": score(joint)}
     for name, vectors in (("", experts), ("permuted: ", _permuted(experts, keys["order"]))):
         mix = functools.partial(mixed, experts=vectors)
-        found = {
+        scores = {
             "mean": half,
             "least squares": _least_squares(mix, net, shots),
             "cross-entropy": _cross_entropy(mix, shots, keys["cem"]),
         }
-        for way, weights in found.items():
+        for way, weights in scores.items():
             scores[name + way] = score(mix(weights))
             scores[f"{name}{way}/weights"] = weights.mean()
     return scores
@@ -357,10 +357,10 @@ def _measure_student(
         tasks = tasks[tasks[:, first_new + j] > 0]
         pair = jax.tree.map(lambda leaf, i=i, j=j: leaf[jnp.array([i, j])], params)
         key = jax.random.fold_in(stream(new_key(seed), "pairs"), NUM_NEW * i + j)
-        found = _pair_scores(
+        scores = _pair_scores(
             scale, method, (net, joint), world, fixed, pair, jnp.asarray(tasks), key
         )
-        found = {name: float(value) for name, value in jax.device_get(found).items()}
+        scores = {name: float(value) for name, value in jax.device_get(found).items()}
         experts = float((scores[i] + scores[j]) / 2)
         for way in MIXTURES:
             rows.append(
@@ -419,7 +419,7 @@ CLAIMS = [
         statistic=advantage,
         passes=claim.at_least(MIN_ADVANTAGE),
         control="permuted vectors must fall to the base",
-        control_fails=lambda measurement: permuted_gain(found.all_rows) <= MAX_PERMUTED_GAIN,
+        control_fails=lambda measurement: permuted_gain(measurement.all_rows) <= MAX_PERMUTED_GAIN,
     ),
     claim.hypothesis(
         "near joint training",

@@ -139,10 +139,10 @@ def measure(
     """Train or build the students of one kind and measure them: a row for every seed."""
     seeds = [SELECTION_SEED, *range(SEEDS[scale])]
     show_progress(f"{student}: training students")
-    found = _students(scale, student, seeds, folder)
+    measured = _students(scale, student, seeds, folder)
     family = RUNS[scale].family
     students = _subnetworks.stack(
-        family, [net for net, _, _ in found], [world for _, world, _ in found]
+        family, [net for net, _, _ in measured], [world for _, world, _ in measured]
     )
     effort = EFFORTS[scale]
     show_progress(f"{student}: training masks")
@@ -157,7 +157,7 @@ def measure(
     for i, seed in enumerate(seeds):
         if seed == SELECTION_SEED:
             continue
-        row = {"seed": seed} | found[i][2] | {name: float(v[i]) for name, v in inside.items()}
+        row = {"seed": seed} | measured[i][2] | {name: float(v[i]) for name, v in inside.items()}
         row |= _mask_columns(masks, i) | _curve_columns(curves[i], BUDGETS[scale])
         rows.append(row | _subnetworks.setting_columns(setting))
     return rows
@@ -251,30 +251,30 @@ def _inside(scale: str, seeds: list[int], students: _subnetworks.Students) -> di
         columns["factorization"] = parts["deepest/test/r2"]
         return columns
 
-    found = measure_one(students.nets, students.worlds, stacked, jnp.array(seeds))
-    return jax.device_get(found)
+    measured = measure_one(students.nets, students.worlds, stacked, jnp.array(seeds))
+    return jax.device_get(measured)
 
 
-def _known_modules(found: _subnetworks.Measured) -> _subnetworks.Measured:
+def _known_modules(measured: _subnetworks.Measured) -> _subnetworks.Measured:
     """The measurements without the last module, which no student knows."""
     square = ("sub", "ablated", "random_sub", "random_ablated")
-    changes = {name: getattr(found, name)[:, :-1, :-1] for name in square}
-    changes["student"] = found.student[:, :-1]
-    return found._replace(**changes)
+    changes = {name: getattr(measured, name)[:, :-1, :-1] for name in square}
+    changes["student"] = measured.student[:, :-1]
+    return measured._replace(**changes)
 
 
-def _mask_columns(found: _subnetworks.Measured, i: int) -> dict[str, float]:
+def _mask_columns(measured: _subnetworks.Measured, i: int) -> dict[str, float]:
     """The means over modules of a student's mask measurements."""
-    subnetwork = _subnetworks.effects(found.sub)[i]
-    ablation = _subnetworks.effects(found.ablated)[i]
+    subnetwork = _subnetworks.effects(measured.sub)[i]
+    ablation = _subnetworks.effects(measured.ablated)[i]
     own = (subnetwork > _subnetworks.MIN_EFFECT) & (ablation < -_subnetworks.MIN_EFFECT)
-    others = _subnetworks.on_others(found.ablated)[i]
+    others = _subnetworks.on_others(measured.ablated)[i]
     return {
         "own": float(own.mean()),
         "subnetwork": float(subnetwork.mean()),
         "ablation": float(ablation.mean()),
         "others after ablation": float(others.mean()),
-        "single": float(found.student[i].mean()),
+        "single": float(measured.student[i].mean()),
     }
 
 

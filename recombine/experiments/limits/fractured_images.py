@@ -61,12 +61,12 @@ def cells(scale: str) -> list[dict[str, Any]]:
 def measure(scale: str, network: str) -> list[dict[str, Any]]:
     """Train networks and move their weights: a row for every seed and kind of move."""
     num_seeds = SEEDS[scale]
-    found = jax.device_get(_measure(scale, network, jnp.arange(num_seeds)))
+    measured = jax.device_get(_measure(scale, network, jnp.arange(num_seeds)))
     rows = []
     for seed in range(num_seeds):
         for moves in (SINGLE, RANDOM):
-            columns = {name: float(values[seed]) for name, values in found[moves].items()}
-            rows.append({"seed": seed, "moves": moves, "r2": float(found["r2"][seed])} | columns)
+            columns = {name: float(values[seed]) for name, values in measured[moves].items()}
+            rows.append({"seed": seed, "moves": moves, "r2": float(measured["r2"][seed])} | columns)
     return rows
 
 
@@ -154,12 +154,12 @@ def _sparse_explains(column: str, first: str, second: str) -> Any:
     """
 
     def explains(measurement: Measurement) -> bool:
-        frame = found.all_rows
+        frame = measurement.all_rows
         frame = frame[(frame["network"] != SPARSE) | (frame["r2"] >= MIN_R2)]
         if frame.loc[frame["network"] == SPARSE, "seed"].nunique() < MIN_SEEDS:
             return True
         kinds = [SPARSE if kind == TRAINED else kind for kind in (first, second)]
-        return gap(column, kinds[0], kinds[1])(frame) < found.value / 2
+        return gap(column, kinds[0], kinds[1])(frame) < measurement.value / 2
 
     return explains
 

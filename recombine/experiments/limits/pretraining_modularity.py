@@ -85,9 +85,9 @@ def measure(
     setting = _subnetworks.select(_stacked(fits[:num_selection]), effort)
     show_progress(f"{start}: training masks")
     reported = fits[num_selection:]
-    found = _subnetworks.measure(_stacked(reported), setting, effort, 1)
+    measured = _subnetworks.measure(_stacked(reported), setting, effort, 1)
     rows = []
-    for seed, fitted, of_student in zip(seeds, reported, _subnetworks.rows(found), strict=True):
+    for seed, fitted, of_student in zip(seeds, reported, _subnetworks.rows(measured), strict=True):
         about = {"seed": seed, "test/r2": last_score(fitted, "test/r2")}
         about |= _subnetworks.setting_columns(setting)
         rows += [about | row for row in of_student]
@@ -136,10 +136,10 @@ def _gain(column: str, first: str, second: str = SCRATCH) -> claim.Measure:
 def _explained_by_a_control(measurement: Measurement) -> bool:
     """Whether more steps, or pretraining on another teacher, add as many own subnetworks."""
     gains = [
-        clustered_difference(found.all_rows, "own", start, SCRATCH).value
+        clustered_difference(measurement.all_rows, "own", start, SCRATCH).value
         for start in (OTHER, LONGER)
     ]
-    return bool(np.max(gains) >= found.value)
+    return bool(np.max(gains) >= measurement.value)
 
 
 NEEDS = ("start", "subnetwork", "ablation", "own")

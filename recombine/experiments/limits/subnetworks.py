@@ -92,11 +92,11 @@ def measure(
     show_progress(f"{students}: selecting a setting")
     setting = _subnetworks.select(_stacked(scale, networks[:num_selection]), effort)
     show_progress(f"{students}: training masks")
-    found = _subnetworks.measure(_stacked(scale, networks[num_selection:]), setting, effort, 1)
+    measured = _subnetworks.measure(_stacked(scale, networks[num_selection:]), setting, effort, 1)
     shared = _subnetworks.setting_columns(setting)
     rows = []
     for seed, network, of_student in zip(
-        seeds, networks[num_selection:], _subnetworks.rows(found), strict=True
+        seeds, networks[num_selection:], _subnetworks.rows(measured), strict=True
     ):
         about = {"seed": seed, "test/r2": network["r2"]} | shared
         rows += [about | row for row in of_student]
@@ -156,12 +156,12 @@ def correlation(column: str) -> claim.Statistic:
 
 def _explained_by_single_tasks(measurement: Measurement) -> bool:
     """Whether R2 on single-module tasks, which needs no mask, predicts test R2 as well."""
-    return correlation(SINGLE)(found.all_rows) >= found.value
+    return correlation(SINGLE)(measurement.all_rows) >= measurement.value
 
 
 def _random_masks_fail(measurement: Measurement) -> bool:
-    return share("random own", GENERALIZES)(found.all_rows) < share("own", GENERALIZES)(
-        found.all_rows
+    return share("random own", GENERALIZES)(measurement.all_rows) < share("own", GENERALIZES)(
+        measurement.all_rows
     )
 
 
@@ -244,9 +244,9 @@ def summary(rows: Frame) -> dict[str, float]:
 
 
 def _with_overlap_by_chance(frame: Frame) -> Frame:
-    found = frame.assign(masks="found")
+    measured = frame.assign(masks="found")
     chance = frame.assign(masks="independent, same sizes", overlap=frame["overlap by chance"])
-    return pd.concat([found, chance])
+    return pd.concat([measured, chance])
 
 
 FIGURES = [
