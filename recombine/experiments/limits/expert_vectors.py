@@ -216,10 +216,10 @@ def measure(
         show_progress(f"{method}: experts of seed {seed}")
         about = {"seed": seed, "learning_rate": rate}
         about["parameters"] = num_parameters(method, student.net)
-        scores = _measure_student(
+        measured = _measure_student(
             scale, method, student.net, joint_student.net, student.world, rate, seed
         )
-        rows += [about | row for row in scores]
+        rows += [about | row for row in measured]
     return rows
 
 
@@ -293,12 +293,12 @@ def _pair_scores(
     scores = {"base": score(net), "joint": score(joint)}
     for name, vectors in (("", experts), ("permuted: ", _permuted(experts, keys["order"]))):
         mix = functools.partial(mixed, experts=vectors)
-        scores = {
+        weights_of_way = {
             "mean": half,
             "least squares": _least_squares(mix, net, shots),
             "cross-entropy": _cross_entropy(mix, shots, keys["cem"]),
         }
-        for way, weights in scores.items():
+        for way, weights in weights_of_way.items():
             scores[name + way] = score(mix(weights))
             scores[f"{name}{way}/weights"] = weights.mean()
     return scores
@@ -357,21 +357,21 @@ def _measure_student(
         tasks = tasks[tasks[:, first_new + j] > 0]
         pair = jax.tree.map(lambda leaf, i=i, j=j: leaf[jnp.array([i, j])], params)
         key = jax.random.fold_in(stream(new_key(seed), "pairs"), NUM_NEW * i + j)
-        scores = _pair_scores(
+        score_of = _pair_scores(
             scale, method, (net, joint), world, fixed, pair, jnp.asarray(tasks), key
         )
-        scores = {name: float(value) for name, value in jax.device_get(found).items()}
+        score_of = {name: float(value) for name, value in jax.device_get(score_of).items()}
         experts = float((scores[i] + scores[j]) / 2)
         for way in MIXTURES:
             rows.append(
                 {
                     "pair": f"{first_new + i}, {first_new + j}",
                     "mixture": way,
-                    "composed": found[way],
-                    "permuted": found[f"permuted: {way}"],
-                    "weights": found[f"{way}/weights"],
-                    "base": found["base"],
-                    "joint": found["joint"],
+                    "composed": score_of[way],
+                    "permuted": score_of[f"permuted: {way}"],
+                    "weights": score_of[f"{way}/weights"],
+                    "base": score_of["base"],
+                    "joint": score_of["joint"],
                     "experts": experts,
                 }
             )
