@@ -32,6 +32,11 @@ NAMES = [name for name in catalogue.experiment_names() if name not in ELSEWHERE]
 # seed alone, and takes as long again.
 PARTS: dict[str, Callable[[Any], bool]] = {
     "definitions": lambda cell: cell.get("seed", 0) == 0,
+    "depth_or_width": lambda run: (
+        getattr(run.family, "max_length", 0) == 2
+        and len(getattr(run.model, "widths", ())) != 2
+        and getattr(run.model, "num_layers", 1) == 1
+    ),
     "encodings": lambda run: isinstance(run.encoding, rc.Identity | rc.FewShot),
     "predicted_failures": lambda cell: cell["family"] == "Hyperteacher",
     "scaling_depth": lambda run: isinstance(run.encoding, rc.Orthogonal),
@@ -42,9 +47,26 @@ PARTS: dict[str, Callable[[Any], bool]] = {
     ),
 }
 
+# The same by position.
+POSITIONS: dict[str, tuple[int, ...]] = {
+    "expert_vectors": (0,),
+    "fractured": (-1,),
+    "pretraining_modularity": (0, 1),
+    "recursion_ablation": (0, 1),
+    "recursion_depth": (0, 2, -1),
+    "subnetworks": (0, 4),
+}
+
+
+def chosen_part(name: str, listed: list[Any]) -> list[Any]:
+    """The runs or cells of a tiny scale that are computed here."""
+    if name in POSITIONS:
+        return [listed[position] for position in POSITIONS[name]]
+    return list(filter(PARTS.get(name), listed))
+
 
 def trained_rows(name: str, module: Any) -> pd.DataFrame:
-    runs = list(filter(PARTS.get(name), module.runs("tiny")))
+    runs = chosen_part(name, module.runs("tiny"))
     rows = rc.train(runs, progress=False)
     assert set(rows["run"]) == set(map(identity, runs))
     assert not rows["diverged"].any()
@@ -53,7 +75,7 @@ def trained_rows(name: str, module: Any) -> pd.DataFrame:
 
 
 def computed_rows(name: str, module: Any, folder: Any) -> pd.DataFrame:
-    chosen = list(filter(PARTS.get(name), module.cells("tiny")))
+    chosen = chosen_part(name, module.cells("tiny"))
     cells = computed.check_cells(name, f"{name}: cells('tiny')", chosen)
     measure = module.measure
     if "folder" in inspect.signature(measure).parameters:

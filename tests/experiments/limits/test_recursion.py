@@ -107,8 +107,7 @@ def test_scores_at_equal_compute_are_interpolated():
     )
 
 
-def test_tiny_runs_end_to_end():
-    rows = rc.train(recursion.runs("tiny"), progress=False)
+def check_tiny(rows):
     drawn = figures_of(recursion, rows)
     assert {"compute", "cells", "grade", "solving"} <= set(drawn)
     texts = [trace for trace in drawn["solving"].data if trace.type == "scatter"]

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import recombine as rc
 from recombine.experiments.limits import _subnetworks, subnetworks
 from recombine.experiments.plots import figures_of
 from recombine.parts.prng import new_key
@@ -170,16 +169,10 @@ def test_each_claim_can_fail():
     assert failing(**untrained) == {"untrained, ablation"}
 
 
-def test_tiny_cells_end_to_end(tmp_path):
-    rows = []
-    for cell in subnetworks.cells("tiny")[::4]:  # 25% held out, and untrained networks
-        for row in subnetworks.measure(**cell, folder=tmp_path):
-            rows.append(cell | {"run": str(cell), "step": len(rows)} | row)
-    rows = pd.DataFrame(rows)
+def check_tiny(rows):
     assert len(rows) == 2 * 3 * 6
     is_untrained = rows["students"] == subnetworks.UNTRAINED
     assert (rows.loc[~is_untrained, "student"].mean()) > rows.loc[is_untrained, "student"].mean()
     assert rows["size"].between(0, 1).all()
     assert len(set(figures_of(subnetworks, rows))) == 3
     assert len(claims_of(subnetworks, rows)) == 7
-    assert isinstance(rc.Table(tmp_path / "students").read(), pd.DataFrame)
