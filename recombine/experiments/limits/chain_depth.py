@@ -285,7 +285,7 @@ FIGURES = [
         name="scale",
         title="Superposition against sequence, with the same student",
         log_x=True,
-        y_title="R² (sums) or accuracy (chains) on held-out tasks",
+        y_title="R² of sums, accuracy of chains",
     ),
     curve(
         "score",

@@ -266,7 +266,7 @@ FIGURES = [
         rows=by_student,
         name="generalization",
         title="Loss by ablation and generalization, one point per student",
-        y_title="loss of the own module minus that of others (R²)",
+        y_title="loss of own minus others (R²)",
     ),
     curve(
         "overlap",
