@@ -188,9 +188,7 @@ def complete(
         if not plan.chunks:
             if lock_error is None:
                 writer.tidy()
-            num_runs = len(plan.finished)
-            with Display(num_runs, num_runs, {}, show_progress) as display:
-                return Outcome(_reuse_rows(runs, plan, writer, display), 0)
+            return _finished_outcome(runs, plan, writer, show_progress)
         if not is_new:
             splits = check_runs(run for chunk in plan.chunks for run in chunk.runs)
             executor = stack.enter_context(open_executor())
@@ -206,12 +204,19 @@ def complete(
             plan = plan._replace(rows=pd.DataFrame())  # may be large, and training takes long
             if executor is not None or split_bytes(splits or {}) > MAX_SPLIT_BYTES:
                 splits = None  # frees the memory: each chunk splits its tasks again
-            remotely = None
-            if executor is not None:
-                remotely = _Remotely(executor, like_workers, chunk_timeout)
+            workers = executor and _Remotely(executor, like_workers, chunk_timeout)
             with termination.stop_on_sigterm():
-                _record(plan, splits, networks, remotely, writer, display)
+                _record(plan, splits, networks, workers, writer, display)
     return _outcome(runs, table, plan, writer)
+
+
+def _finished_outcome(
+    runs: list[Run], plan: Plan, writer: RowWriter, show_progress: bool
+) -> Outcome:
+    """The rows of a sweep that misses no run."""
+    num_runs = len(plan.finished)
+    with Display(num_runs, num_runs, {}, show_progress) as display:
+        return Outcome(_reuse_rows(runs, plan, writer, display), 0)
 
 
 def _check_chunk_timeout(

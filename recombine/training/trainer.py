@@ -306,7 +306,7 @@ def _save_if_due(
 
 
 def _start_lanes(
-    chunk: PreparedChunk, start_nets: Sequence[Any] | None
+    chunk: PreparedChunk, start_nets: Sequence[Any] | None = None
 ) -> tuple[list[Setting], list[Carry]]:
     """Draw the settings of every lane, and its untrained networks unless there are `start_nets`."""
     arguments: list[tuple[Any, ...]] = [(inputs,) for inputs in chunk.lanes]

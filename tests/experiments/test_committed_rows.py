@@ -75,7 +75,7 @@ def rebuild(row: Mapping[str, Any], diagnostics: tuple, classes: Mapping[str, ty
     """The run of a row, from its columns. Of diagnostics, a row names the classes only."""
     values: dict[str, Any] = {"diagnostics": diagnostics}
     for field, hint in field_types(Run).items():
-        if field == "diagnostics":
+        if field == "diagnostics" or field not in row:  # rows without `start` have no such column
             continue
         if isinstance(row[field], str):
             values[field] = split_verification._part(field, row, classes)

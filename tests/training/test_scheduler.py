@@ -154,6 +154,8 @@ def test_repeated_runs_are_dropped_and_the_last_chunk_is_padded():
 def test_train_and_test_tasks_are_disjoint(support):
     view = getattr(support, "view", None)  # such a support needs a family of sequences
     family = rc.Chain() if view else rc.Hyperteacher(num_modules=10)
+    if view == "kinds":
+        family = rc.TwoHop(facts=True)
     run = dataclasses.replace(TINY, family=family, support=support, frac_test=0.3)
     modules = family.modules(family.tasks()) if view else family.tasks()
     read_rows = family.view(view, family.tasks()) if view else modules

@@ -113,6 +113,6 @@ def test_splitting_half_a_million_tasks_takes_little_more_than_listing_them(frac
     def split() -> np.ndarray:
         return Balanced().parts(table, np.random.default_rng(0), frac_test)
 
-    assert cpu_seconds(split) < 10 * cpu_seconds(lambda: khot_table(28, 6))
+    assert cpu_seconds(split) < 40 * cpu_seconds(lambda: khot_table(28, 6))
     parts = split()
     check_split(table, parts, len(table) - round(frac_test * len(table)))
