@@ -14,8 +14,7 @@ trained lengths, or if a learned executor of single steps does not answer the lo
 control that must fail has a module that never occurs in training.
 
 Command:  recombine run chain_depth --scale small
-Runtime:  3 minutes of CPU time (15 minutes on 2 busy cores); full: meant for a
-          quarter of 40 minutes on one H200.
+Runtime:  3 minutes of CPU time; full: not measured (estimate: 10 minutes on one H200).
 Expected: a gain with width, blocks and data on sums and on trained lengths, none beyond.
 """
 
@@ -47,7 +46,7 @@ from recombine.parts.supports.missing_module import MissingModule
 from recombine.parts.supports.random import Random
 from recombine.sweeps.run import Run, sweep
 
-TITLE = "Superposition and sequence: where scale helps"
+TITLE = "Sums and chains of modules: does scale help?"
 SOURCE = "Dziri et al. 2023 (arXiv 2305.18654), section 3"
 WIDTHS = {"tiny": (8, 16), "small": (8, 16, 32), "full": (16, 32, 64, 128, 256)}
 DEPTHS = {"tiny": (1,), "small": (1, 4), "full": (1, 4)}  # beside 2, at the standard width
@@ -248,7 +247,7 @@ CLAIMS = [
         needs=(SUMS, "size"),
         statistic=difference(SUMS, "size", "widest", "narrowest"),
         passes=above(MIN_GAIN),
-        after_rows="the sums at small scale, which first had too few train tasks to generalize",
+        after_rows="the number of train tasks of the sums, which was too small to generalize",
     ),
     *(claim for gain in GAINS for claim in _gain_claims(*gain)),
     control(
@@ -283,7 +282,7 @@ FIGURES = [
         color="tasks",
         rows=curves,
         name="scale",
-        title="Superposition against sequence, with the same student",
+        title="Sums and chains of modules, with the same student",
         log_x=True,
         y_title="R² of sums, accuracy of chains",
     ),

@@ -12,7 +12,7 @@ is the control that must follow (1 - eps)^n. If the executor itself collapses, o
 a collapse of the scratchpad is confounded.
 
 Command:  recombine run compounding --scale small
-Runtime:  8 minutes on 2 busy cores; full: meant for a few minutes on one H200.
+Runtime:  at most 8 minutes on 2 cores; full: not measured (meant for minutes on one H200).
 Expected: the executor follows the prediction; the scratchpad falls below it on longer chains.
 """
 

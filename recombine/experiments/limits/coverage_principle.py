@@ -15,8 +15,7 @@ the student's data, it explains the growth and the claim is confounded. A learne
 lookups, trained on true intermediate values, is the control that must need less data.
 
 Command:  recombine run coverage_principle --scale small
-Runtime:  2.3 minutes of CPU time (9 minutes on 2 busy cores); full: meant for a quarter of 40
-          minutes on one H200.
+Runtime:  2.3 minutes of CPU time; full: not measured (estimate: 10 minutes on one H200).
 Expected: an exponent between 2 and 3, and the same data for the larger student.
 """
 
@@ -251,7 +250,8 @@ CLAIMS = [
     ),
     control(
         EXECUTOR,
-        "The executor of single lookups needs less data than the student (ratio)",
+        "The executor of single lookups needs less data than the student (ratio; 0 if the student "
+        "never reaches the target)",
         needs=NEEDS,
         statistic=data_ratio(EXECUTOR, SMALLER),
         passes=at_most(MIN_RATIO),

@@ -16,7 +16,7 @@ symmetry violation of the change, and whether more than 90% of the change is exp
 changes of one factor. Control: moves of equal length in random directions.
 
 Command:  recombine run fractured_images --scale small
-Runtime:  small: 8 minutes on 2 very busy cores; full scale was not measured.
+Runtime:  small: at most 8 minutes on 2 cores; full scale was not measured.
 Expected: trained networks break the symmetry; it is open whether sparseness explains the rest.
 """
 
@@ -208,7 +208,7 @@ CLAIMS = [
     ),
     claim.control(
         "equal images",
-        "All networks draw the image (smallest R2)",
+        "All networks, pruned ones included, draw the image (smallest R2)",
         rows=where({"moves": SINGLE}),
         needs=("r2",),
         statistic=claim.min_of("r2"),

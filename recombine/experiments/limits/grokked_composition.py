@@ -16,8 +16,7 @@ must compose the facts that are apart. If it does not, if students do not know t
 themselves, or if they compose nothing at all, the failure out of distribution is confounded.
 
 Command:  recombine run grokked_composition --scale small
-Runtime:  0.7 minutes of CPU time (4 minutes on 2 busy cores); full: meant for ten minutes on one
-          H200.
+Runtime:  0.7 minutes of CPU time; full: not measured (meant for ten minutes on one H200).
 Expected: in distribution composition comes late; out of distribution it does not come.
 """
 
@@ -218,16 +217,18 @@ def _kinds(own: Frame, kinds: Sequence[str]) -> pd.DataFrame:
 CLAIMS = [
     reproduces(
         "in distribution",
-        "After long training, held-out pairs of facts that occur in other pairs are answered "
-        "(accuracy)",
+        "After long training, held-out pairs whose facts occur in other train pairs (in "
+        "distribution) are answered (accuracy)",
         published="full accuracy after long training",
         rows=judged,
         needs=(IN,),
         statistic=mean_of(IN),
         passes=at_least(GROKKED),
-        control="the likeliest answers of the second relation must be wrong",
+        control="the most frequent answer of the second relation must be wrong",
         control_fails=guesses_fail,
-        note=lambda measurement: f"likeliest answers: {measurement.rows[GUESSED_IN].mean():.2f}",
+        note=lambda measurement: (
+            f"accuracy of the most frequent answer: {measurement.rows[GUESSED_IN].mean():.2f}"
+        ),
     ),
     reproduces(
         "late",
@@ -241,7 +242,8 @@ CLAIMS = [
     ),
     reproduces(
         "out of distribution",
-        "After the same training, pairs of facts that are apart are not answered (accuracy)",
+        "After the same training, pairs of facts that occur in no train pair (out of "
+        "distribution) are answered wrongly (accuracy)",
         published="no composition out of distribution",
         rows=judged,
         needs=(OUT,),
@@ -252,7 +254,9 @@ CLAIMS = [
         control_fails=facts_are_known_and_composable,
         is_confounded=nothing_is_composed,
         after_rows="the control that pairs in distribution must be answered",
-        note=lambda measurement: f"likeliest answers: {measurement.rows[GUESSED_OUT].mean():.2f}",
+        note=lambda measurement: (
+            f"accuracy of the most frequent answer: {measurement.rows[GUESSED_OUT].mean():.2f}"
+        ),
     ),
     hypothesis(
         "weight decay",
@@ -272,7 +276,7 @@ CLAIMS = [
     ),
     control(
         EXECUTOR,
-        "The executor of single facts composes facts that are apart (accuracy)",
+        "The executor of single facts composes facts that occur in no train pair (accuracy)",
         rows=executors,
         needs=(OUT,),
         statistic=mean_of(OUT),

@@ -16,7 +16,7 @@ on other seeds. Modules of one student are not independent, so standard errors a
 student. Controls: the starts above, and random masks that keep as many weights.
 
 Command:  recombine run pretraining_modularity --scale small
-Runtime:  small: 6 minutes on 2 very busy cores; full scale was not measured.
+Runtime:  small: at most 6 minutes on 2 cores; full scale was not measured.
 Expected: open. In the source, pretraining adds own subnetworks in 20 of 72 runs.
 """
 
@@ -171,8 +171,8 @@ CLAIMS = [
     ),
     claim.control(
         "pretraining helps",
-        "Pretraining on the same teacher helps generalization (difference of R2 on held-out "
-        "combinations); otherwise there is nothing to explain",
+        "Pretraining on the same teacher raises R2 on held-out combinations (difference; "
+        "precondition of the other claims)",
         needs=("start", "test/r2"),
         measure=_gain("test/r2", PRETRAINED),
         passes=claim.above(0.0),

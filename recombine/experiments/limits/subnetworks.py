@@ -180,7 +180,8 @@ CLAIMS = [
     ),
     claim.reproduces(
         "untrained networks",
-        "Untrained networks have subnetworks, too (effect of the subnetwork)",
+        "In untrained networks, masks find a network that solves one module better than the others "
+        "(effect of the subnetwork)",
         published="random networks pass the subnetwork test",
         rows=where({"students": UNTRAINED}),
         needs=("subnetwork",),
@@ -216,7 +217,7 @@ CLAIMS = [
     ),
     claim.control(
         "untrained, ablation",
-        "Modules of untrained networks do not have their own subnetwork (share)",
+        "In untrained networks, no module passes both tests, subnetwork and ablation (share)",
         needs=NEEDS,
         statistic=share("own", UNTRAINED),
         passes=claim.at_most(0.05),

@@ -1,9 +1,10 @@
-"""More train tasks generalize better: one family, eight seeds, three training recipes.
+"""More train tasks generalize better: eight seeds, and a comparison of three recipes.
 
 Claim: test R2 grows monotonically with the number of train tasks (arXiv 2507.07207, section 3, the
 data sweep). Experiment `scaling_data` has all numbers of modules M and of active modules K, with
-three seeds. Here the family with M = 16 and K = 3 has eight seeds, the faithful fast recipe and the
-probe of the public code; its students are those of experiment `decodability`.
+three seeds. Here the family with M = 16 and K = 3 is trained with eight seeds of the faithful fast
+recipe. Two other recipes have three seeds. The students are those of experiments `decodability`
+and `scaling_data`, scored with the probe of the public code.
 
 Two comparisons of our own ask whether the recipe matters. The same held-out fractions are trained
 with the earlier fast recipe, which the first tables of `scaling_data` and `scaling_law` have, and
@@ -35,7 +36,7 @@ from recombine.parts.encodings.identity import Identity
 from recombine.parts.recipes.fast import EARLIER_DEFAULT
 from recombine.sweeps.run import Run, paper_fast, sweep
 
-TITLE = "More train tasks generalize better: one family with eight seeds and three recipes"
+TITLE = "More train tasks generalize better: eight seeds, and a comparison of three recipes"
 SOURCE = "arXiv 2507.07207, section 3"
 SCORE = "test/r2"
 FAITHFUL = "the faithful fast recipe"
