@@ -301,7 +301,7 @@ def has_graph(family: Any) -> bool:
 
 def has_memory(model: Any) -> bool:
     """Whether a model keeps a memory from one training step to the next."""
-    return hasattr(model, "memory")
+    return callable(getattr(type(model), "memory", None))  # it may have a field of this name
 
 
 def example_sampler(

@@ -17,6 +17,7 @@ from recombine.parts.precision import matmul_dtype
 from recombine.sweeps.code_hash import hash_of_package
 from recombine.sweeps.run import Run, describe, generation, identity, structure, with_starts
 from recombine.training import heartbeat, machine, termination, trainer
+from recombine.training.checkpoint import drop_all
 from recombine.training.executors import remote
 from recombine.training.fitted import Fitted, load_network
 from recombine.training.task_sampler import Splits
@@ -75,8 +76,19 @@ def chunk_rows(
     )
     if keep is not None:
         for fitted in fitted_runs:
-            fitted.save(Path(keep) / identity(fitted.run))
+            _save_network(fitted, Path(keep), folder)
     return pd.concat([fitted.rows for fitted in fitted_runs], ignore_index=True)
+
+
+def _save_network(fitted: Fitted, keep: Path, checkpoints: Path | None) -> None:
+    """Save a network. On a full disk, checkpoints are deleted first to make room for it."""
+    path = keep / identity(fitted.run)
+    try:
+        fitted.save(path)
+    except OSError:
+        if not drop_all(checkpoints):
+            raise
+        fitted.save(path)
 
 
 def _load_start_nets(chunk: Chunk, folder: Path | None) -> list[Any] | None:
@@ -84,7 +96,11 @@ def _load_start_nets(chunk: Chunk, folder: Path | None) -> list[Any] | None:
     starts = [run.start for run in chunk.runs if run.start is not None]
     if not starts or folder is None:
         return None
-    nets = {start: load_network(start, folder / identity(start)) for start in dict.fromkeys(starts)}
+    # On the host: the device has room for the copies that are trained, not for these as well.
+    nets = {
+        start: jax.device_get(load_network(start, folder / identity(start)))
+        for start in dict.fromkeys(starts)
+    }
     return [nets[start] for start in starts]
 
 

@@ -38,6 +38,7 @@ class Heartbeat:
     def __init__(self, path: Path | None):
         self.path = path
         self.last_beat = -PAUSE
+        self.is_written = False  # by this worker: the file names it
 
     def beat(self, *_: Any) -> None:
         """Report progress. A full disk must not stop training."""
@@ -46,11 +47,15 @@ class Heartbeat:
             return
         self.last_beat = now
         with contextlib.suppress(OSError):
+            if self.is_written and self.path.exists():
+                os.utime(self.path)  # needs no space, so a full disk does not look like silence
+                return
             self.path.parent.mkdir(exist_ok=True)
             unfinished = temporary_path(self.path)
             try:
                 unfinished.write_text(f"process {os.getpid()} on {socket.gethostname()}")
                 unfinished.replace(self.path)
+                self.is_written = True
             finally:
                 unfinished.unlink(missing_ok=True)
 

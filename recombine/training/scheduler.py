@@ -44,7 +44,7 @@ from recombine.training.chunk import (
     remote_chunk_rows,
 )
 from recombine.training.executors import remote
-from recombine.training.fitted import Fitted
+from recombine.training.fitted import Fitted, check_folder
 from recombine.training.progress import Display, expected_seconds
 from recombine.training.row_writer import RowWriter, lock_table
 from recombine.training.task_sampler import Splits, split_bytes
@@ -317,7 +317,7 @@ def _plan(runs: list[Run], table: Table | None, networks: Networks, max_width: i
         names = {identity(run) for run in chunk.runs}
         missing = (names & requested) - finished
         if networks.starts is not None:
-            missing |= _unsaved(names & starts, networks.starts)
+            missing |= _unsaved(names & starts, networks.starts, check=True)
         if missing:
             chunks.insert(0, chunk)
             finished -= missing
@@ -325,9 +325,16 @@ def _plan(runs: list[Run], table: Table | None, networks: Networks, max_width: i
     return Plan(chunks, rows, written, finished, frozenset(starts), max_width)
 
 
-def _unsaved(names: set[str], folder: Path) -> set[str]:
-    """The runs whose network is not saved in a folder."""
-    return {name for name in names if not (folder / name / "run.json").exists()}
+def _unsaved(names: set[str], folder: Path, check: bool = False) -> set[str]:
+    """The runs whose network is not saved in a folder; with `check`, also those with damage."""
+
+    def is_saved(path: Path) -> bool:
+        try:
+            return (path / "run.json").exists() and (not check or check_folder(path) is not None)
+        except InputError:
+            return False
+
+    return {name for name in names if not is_saved(folder / name)}
 
 
 def default_max_width() -> int:
@@ -474,6 +481,7 @@ def _as_completed(
             last_news = time.monotonic()
             silence = progress.MAX_SILENCE
         yield from done
+        observer.look(waiting)  # handling rows may have taken long: chunks made progress meanwhile
         _handle_silent_chunks(waiting, observer, remotely, display)
         if not has_news and time.monotonic() - last_news >= silence:
             busy = getattr(remotely.executor, "busy_workers", lambda: "")() or "the workers"
@@ -489,12 +497,12 @@ def _handle_silent_chunks(
 ) -> None:
     """Stop the chunks that make no progress for longer than the timeout; note long silence."""
     limit = remotely.chunk_timeout
-    stop = getattr(remotely.executor, "stop", lambda _: False)
+    stop = getattr(remotely.executor, "stop", lambda *_: False)
     for future in waiting:
         silence = observer.silence(future)
         worker = observer.worker(future) if silence > progress.MAX_SILENCE or limit else ""
         if limit is not None and silence > limit:
-            if stop(future):
+            if stop(future, silence):
                 display.note(
                     f"{worker} made no progress for {duration(limit)}: it is stopped, and its "
                     "chunk begins again from its last checkpoint"

@@ -4,6 +4,7 @@ Nothing is mocked: processes, Dask and submitit really run.
 """
 
 import contextlib
+import errno
 import functools
 import json
 import os
@@ -274,6 +275,56 @@ def test_a_silent_chunk_is_named_while_others_make_progress(tmp_path, monkeypatc
     )
 
 
+def test_a_lively_chunk_is_not_stopped_after_the_driver_was_busy(tmp_path, monkeypatch):
+    monkeypatch.setattr(heartbeat, "PAUSE", 0.0)
+    finished, lively = Future(), Future()
+    paths = {finished: tmp_path / "a.heartbeat", lively: tmp_path / "b.heartbeat"}
+    alive = heartbeat.Heartbeat(paths[lively])
+    alive.beat()
+    stopped = []
+
+    def stop(future, silence):
+        stopped.append(future)
+        return True
+
+    remotely = scheduler._Remotely(types.SimpleNamespace(stop=stop), False, chunk_timeout=0.3)
+    display = types.SimpleNamespace(note=lambda text: None)
+    threading.Timer(0.1, finished.set_result, (1,)).start()
+    observed = scheduler._as_completed(paths, remotely, display)
+    assert next(observed) is finished
+    end = time.monotonic() + 0.6  # rows are written slowly, and the other chunk makes progress
+    while time.monotonic() < end:
+        alive.beat()
+        time.sleep(0.02)
+    threading.Timer(0.1, lively.set_result, (2,)).start()
+    assert next(observed) is lively
+    assert stopped == []
+
+
+def test_a_process_that_just_got_a_chunk_is_not_stopped(tmp_path):
+    with open_executor("processes:1") as executor:
+        future = executor.submit(time.sleep, 2.0)
+        while not executor.busy_workers():
+            time.sleep(0.01)
+        assert not executor.stop(future, 60.0), "it began less than a minute ago"
+        assert future.result() is None
+
+
+def test_heartbeats_go_on_when_the_disk_is_full(tmp_path, monkeypatch):
+    monkeypatch.setattr(heartbeat, "PAUSE", 0.0)
+    path = tmp_path / "a.heartbeat"
+    alive = heartbeat.Heartbeat(path)
+    alive.beat()
+    os.utime(path, (1, 1))
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", fail)
+    alive.beat()
+    assert path.stat().st_mtime > 1
+
+
 def test_a_silent_chunk_of_this_process_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(progress, "MAX_SILENCE", 0.3)
     chunk_rows = scheduler.chunk_rows
@@ -450,6 +501,12 @@ def test_dask_on_this_machine_accepts_only_its_own_certificates():
         command = [sys.executable, "-c", STRANGER, rest]
         stranger = subprocess.run(command, capture_output=True, text=True, check=False)
         assert stranger.returncode == 0, stranger.stderr
+
+
+@needs_dask
+def test_an_error_beside_a_running_dask_scheduler_stays_as_it_is():
+    with pytest.raises(OSError, match="No space left"), open_executor("dask-local:1"):
+        raise OSError(errno.ENOSPC, "No space left on device")
 
 
 @needs_dask

@@ -12,6 +12,7 @@ import pytest
 import recombine as rc
 from recombine.basics.errors import InputError
 from recombine.parts.models.mlp import MLP
+from recombine.parts.protocols import has_memory
 from recombine.training import checkpoint, program, trainer
 from recombine.training.checkpoint import Checkpoint
 from tests.tiny import TINY
@@ -91,6 +92,15 @@ def test_a_sample_is_kept_until_it_is_finished(carries):
 def test_every_task_and_step_has_its_own_key(carries):
     noise = np.concatenate([carry.memory["noise"] for carry in carries.values()])
     assert len(set(noise.tolist())) == len(carries) * RUN.num_tasks
+
+
+def test_a_field_named_memory_is_no_memory():
+    @dataclass(frozen=True)
+    class Wide(MLP):
+        memory: int = 16
+
+    assert not has_memory(Wide())
+    assert has_memory(Keeper())
 
 
 def test_a_model_without_memory_has_none():

@@ -106,7 +106,8 @@ def _executor_of(client: Any) -> Iterator[Executor]:
     try:
         yield executor
     except (concurrent.futures.CancelledError, OSError) as error:
-        if client.status == "running" and not client.scheduler.comm.closed():
+        stream = client.scheduler_comm
+        if client.status == "running" and stream is not None and not stream.comm.closed():
             raise
         raise InputError(
             f"the Dask scheduler at {address} is gone; finished rows are saved, run the same "

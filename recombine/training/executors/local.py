@@ -53,6 +53,7 @@ class _Call:
     future: Future
     function: Callable
     num_deaths: int = 0  # processes that died while it ran
+    began: float = 0.0  # when a process got it
 
 
 class _Worker:
@@ -103,11 +104,16 @@ class Processes(Executor):
             processes = [str(pid) for worker in busy for pid in worker.pool._processes or ()]
         return f"process {', '.join(processes)}" if processes else ""
 
-    def stop(self, future: Future) -> bool:
-        """Kill the process that runs this call, which counts as its death. False if none does."""
+    def stop(self, future: Future, silence: float = 0.0) -> bool:
+        """Kill the process that runs this call, which counts as its death. False if none does.
+
+        A process that got the call less than `silence` seconds ago is not the silent one.
+        """
+        latest = time.monotonic() - silence
         with self.lock:
             for worker in self.workers:
-                if not worker.is_idle and worker.call is not None and worker.call.future is future:
+                call = None if worker.is_idle else worker.call
+                if call is not None and call.future is future and call.began <= latest:
                     for process in list((worker.pool._processes or {}).values()):
                         process.kill()
                     return True
@@ -147,6 +153,7 @@ class Processes(Executor):
     def _send(self, worker: _Worker, call: _Call) -> None:
         worker.is_idle = False
         worker.call = call
+        call.began = time.monotonic()
         try:
             done = worker.pool.submit(call.function)
         except BrokenExecutor:  # it died while it was idle, so no call is to blame

@@ -132,6 +132,7 @@ class _Job:
     handle: Any  # submitit's job
     num_retries: int = 0
     last_seen: float = 0.0  # when the job was last known to run or wait
+    submitted: float = 0.0
 
 
 class SlurmJobs(Executor):
@@ -162,13 +163,18 @@ class SlurmJobs(Executor):
             jobs = sorted(str(job.handle.job_id) for job in self.jobs.values())
         return f"job {', '.join(jobs)}" if jobs else ""
 
-    def stop(self, future: Future) -> bool:
-        """Cancel the job of this call, which is then submitted again. False if it has ended."""
+    def stop(self, future: Future, silence: float = 0.0) -> bool:
+        """Cancel the job of this call, which is then submitted again. False if it has ended.
+
+        A job that was submitted less than `silence` seconds ago waits or begins: it is not the
+        silent one.
+        """
         with self.lock:
             job = self.jobs.get(future)
-            if job is not None:
-                job.handle.cancel(check=False)
-        return job is not None
+            if job is None or time.monotonic() - job.submitted < silence:
+                return False
+            job.handle.cancel(check=False)
+        return True
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Cancel every job that has not finished."""
@@ -188,7 +194,8 @@ class SlurmJobs(Executor):
             raise InputError(
                 f"the job could not be submitted ({lines[-1]}): change --slurm"
             ) from error
-        return _Job(call, handle, num_retries, time.monotonic())
+        now = time.monotonic()
+        return _Job(call, handle, num_retries, last_seen=now, submitted=now)
 
     def _watch(self) -> None:
         """Look for results until the executor is shut down. Runs in a thread."""
