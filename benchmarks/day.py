@@ -84,7 +84,10 @@ class Day:
                 if now > full_until:
                     _ballast(self.out.parent).unlink()
                     full_until = float("inf")
-                if fraction > (self.counts["driver_kills"] + 1) / (driver_kills + 1):
+                is_full = full_until < float("inf")  # a driver refuses to start on a full disk
+                if not is_full and fraction > (self.counts["driver_kills"] + 1) / (
+                    driver_kills + 1
+                ):
                     process.kill()
                     if process.wait() == -signal.SIGKILL:
                         self._count("driver_kills")

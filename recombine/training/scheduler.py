@@ -411,8 +411,10 @@ def _train_chunks(
         yield from _train_remotely(chunks, networks, remotely, folder, display)
         return
     # One chunk at a time: its rows are written before the next one begins.
-    with display.noting_silence():
-        for chunk, compiling in _compile_ahead(chunks, splits):
+    # `closing`: an exception, such as a second Ctrl-C, passes through instead of being printed.
+    prepared = contextlib.closing(_compile_ahead(chunks, splits))
+    with display.noting_silence(), prepared as pairs:
+        for chunk, compiling in pairs:
             keep = networks.folder_for(chunk)
             arguments = (display.update, compiling, folder, False, splits, networks.starts)
             try:

@@ -15,6 +15,8 @@ from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
 import recombine as rc
+from recombine.experiments import catalogue
+from recombine.experiments.ledger import ledger, results_folder
 from recombine.parts import field_checks
 from recombine.sweeps import discovery
 from recombine.sweeps.run import describe, identity
@@ -319,8 +321,15 @@ def check_error(err: str) -> None:
     assert max(map(len, lines)) <= MAX_ERROR_LENGTH, err[:500]
 
 
+@pytest.fixture(scope="module")
+def judged():
+    """All verdicts are in the cache: without it, `claims` computes longer than the time limit."""
+    ledger(catalogue.experiment_names(), results_folder())
+
+
 @settings(max_examples=200, **SETTINGS)
 @given(line=LINES)
+@pytest.mark.usefixtures("judged")
 def test_every_command_line_succeeds_or_is_refused(line, call, template, monkeypatch, tmp_path):
     folder = tmp_path / "here"
     shutil.rmtree(folder, ignore_errors=True)

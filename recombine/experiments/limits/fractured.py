@@ -314,6 +314,8 @@ def _curve_columns(curve: np.ndarray, budget: _adaptation.Budget) -> dict[str, f
 def prepare(rows: Frame) -> Frame:
     """The rows, with whether the pair of faithful and old students of a seed is matched."""
     frame = rows.copy()
+    if "difference" not in frame:  # no trained student is finished yet
+        frame["difference"] = np.nan
     is_trained = frame["student"].isin([FAITHFUL, OLD])
     frame["is matched"] = frame["difference"].abs() <= MAX_DIFFERENCE
     frame = frame[frame["is matched"] | ~is_trained].copy()

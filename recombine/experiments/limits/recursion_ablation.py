@@ -152,6 +152,5 @@ FIGURES = [
         title="Solved test puzzles by training compute",
         x_title="passes of a sample through a layer in training",
         y_title="test puzzles solved",
-        log_x=True,
     ),
 ]
