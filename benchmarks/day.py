@@ -63,7 +63,13 @@ class Day:
         self.num_finished = 0
         self.num_at_last_kill = 0
 
-    def survive(self, worker_seconds: float, driver_kills: int, has_small_disk: bool) -> None:
+    def survive(
+        self,
+        worker_seconds: float,
+        driver_kills: int,
+        has_small_disk: bool,
+        full_seconds: float = FULL_SECONDS,
+    ) -> None:
         """Run the command until it ends by itself, after all failures."""
         next_kill = time.monotonic() + worker_seconds
         full_until = float("inf")
@@ -80,7 +86,7 @@ class Day:
                 if has_small_disk and fraction > 0.5 and not self.counts["full_disks"]:
                     self._count("full_disks")
                     _fill(self.out.parent)
-                    full_until = now + FULL_SECONDS
+                    full_until = now + full_seconds
                 if now > full_until:
                     _ballast(self.out.parent).unlink()
                     full_until = float("inf")
@@ -125,6 +131,7 @@ def compare_with_quiet(
     num_steps: int,
     worker_seconds: float,
     driver_kills: int,
+    full_seconds: float = FULL_SECONDS,
     log: Log = print,
 ) -> dict[str, int]:
     """Train the sweep once in peace and once with failures. Returns counts and differences."""
@@ -135,7 +142,7 @@ def compare_with_quiet(
     log("the quiet sweep is finished")
     with _small_disk(folder / "disk") as has_small_disk:
         day = Day(experiment, folder / "disk" / "out", num_runs, log)
-        day.survive(worker_seconds, driver_kills, has_small_disk)
+        day.survive(worker_seconds, driver_kills, has_small_disk, full_seconds)
         return dict(day.counts) | kills._compare(quiet, day.out)
 
 

@@ -11,7 +11,7 @@ import itertools
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -568,7 +568,7 @@ def _rows_in_order(rows: pd.DataFrame, runs: list[Run]) -> pd.DataFrame:
 
 def _compile_ahead(
     chunks: list[Chunk], splits: Splits | None
-) -> Iterator[tuple[Chunk, Future[trainer.PreparedChunk] | None]]:
+) -> Generator[tuple[Chunk, Future[trainer.PreparedChunk] | None]]:
     """The chunks in order. Other threads compile the programs of later chunks meanwhile.
 
     The first chunk of each structure comes with the future of its compilation, the others with

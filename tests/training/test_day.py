@@ -17,7 +17,13 @@ from tests.tiny import TINY
 def test_a_small_day_loses_repeats_and_changes_nothing(tmp_path):
     """30 runs; a worker is killed at least once, the driver once, and the disk is full once."""
     counts = day.compare_with_quiet(
-        tmp_path, 30, 1000, worker_seconds=2, driver_kills=1, log=lambda _: None
+        tmp_path,
+        30,
+        1000,
+        worker_seconds=1,
+        driver_kills=1,
+        full_seconds=0.5,
+        log=lambda _: None,
     )
     assert counts["worker_kills"] >= 1
     assert counts["driver_kills"] == 1
