@@ -1,6 +1,6 @@
 # One command sets up and runs; a second call reuses the set-up. Needs Python 3.11+ and make, nothing else.
 #   make quickstart            train the first sweep and write quickstart.html
-#   make test [EXTRAS=torch]   the tests that guard a change, in about four minutes on two cores
+#   make test [EXTRAS=torch]   the tests that guard a change, in about six minutes on two cores
 #   make test-all              all tests: every experiment at tiny scale, kills, fuzzing, committed tables, browsers
 #                              (both take further extras, comma separated)
 PYTHON ?= python3
