@@ -9,12 +9,13 @@ from recombine.sweeps.run import describe, identity
 from tests.experiments.neutral import FAILED, claims_of
 
 
-def rows_of(absolute=0.1, rotary=0.4, seen=1.0):
+def rows_of(absolute=0.1, rotary=0.4, seen=1.0, offset=None):
     """Rows of the full sweep with these accuracies on the longest lists."""
     rows = []
     for run in subsequence.runs("full"):
         row = {"run": identity(run), "step": run.num_steps, **describe(run), "seen/accuracy": seen}
-        accuracy = rotary if run.model.positions == "rotary" else absolute
+        others = {"rotary": rotary, "random_offset": absolute if offset is None else offset}
+        accuracy = others.get(run.model.positions, absolute)
         for length in range(6, 11):
             row[f"test/length={length}/accuracy"] = accuracy + 0.001 * run.seed
         rows.append(row)
@@ -57,6 +58,7 @@ def test_each_claim_can_fail(changes, failing, monkeypatch):
 def test_a_collapse_is_confounded_if_positions_explain_it(monkeypatch):
     assert verdicts_with_planted_tables(monkeypatch)["collapse"] == "reproduced"
     assert verdicts_with_planted_tables(monkeypatch, rotary=0.95)["collapse"] == "confounded"
+    assert verdicts_with_planted_tables(monkeypatch, offset=0.95)["collapse"] == "confounded"
 
 
 def verdicts_with_planted_tables(monkeypatch, **changes):
