@@ -6,8 +6,8 @@ rows of N * N digits.
 
 Symmetries permute digits, the rows within a band of boxes, the bands, the columns within a stack
 of boxes, and the stacks. Square boxes also allow a transposition. The *canonical form* of a grid is
-the smallest of all its symmetric twins, so two grids have equal canonical forms if and only if they
-are twins.
+the smallest of all its symmetric copies, so two grids have equal canonical forms if and only if they
+are copies.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def _search(
 
 
 def grade(shape: Shape, puzzle: np.ndarray) -> int:
-    """What solving a puzzle needs: `NAKED_SINGLES` to `DEEP_SEARCH`. Equal for symmetric twins."""
+    """What solving a puzzle needs: `NAKED_SINGLES` to `DEEP_SEARCH`. Equal for symmetric copies."""
     candidates = _candidates(shape, puzzle)
     assert candidates is not None, "the clues contradict each other"
     if _is_solved(candidates):
@@ -234,16 +234,16 @@ def cell_orders(shape: Shape) -> np.ndarray:
 
 
 def canonical(shape: Shape, grid: np.ndarray) -> bytes:
-    """The smallest symmetric twin of a grid. Digits are numbered in the order of occurrence."""
-    twins = grid[cell_orders(shape)]
-    cells = np.arange(twins.shape[1], dtype=np.int16)
-    first = np.full((len(twins), shape.size + 1), len(cells), np.int16)
+    """The smallest symmetric copy of a grid. Digits are numbered in the order of occurrence."""
+    copies = grid[cell_orders(shape)]
+    cells = np.arange(copies.shape[1], dtype=np.int16)
+    first = np.full((len(copies), shape.size + 1), len(cells), np.int16)
     for digit in range(1, shape.size + 1):
-        is_digit = twins == digit
+        is_digit = copies == digit
         first[:, digit] = np.where(is_digit, cells, len(cells)).min(axis=1)
     names = np.zeros_like(first)
     names[:, 1:] = first[:, 1:].argsort(axis=1, kind="stable").argsort(axis=1, kind="stable") + 1
-    relabeled = np.take_along_axis(names, twins.astype(np.int64), axis=1).astype(np.uint8)
+    relabeled = np.take_along_axis(names, copies.astype(np.int64), axis=1).astype(np.uint8)
     return min(row.tobytes() for row in relabeled)
 
 
@@ -273,7 +273,7 @@ def remove_clues(
 
 
 def generate(shape: Shape, num_clues: int, num_puzzles: int, seed: int) -> Puzzles:
-    """Draw puzzles of which no two are symmetric twins.
+    """Draw puzzles of which no two are symmetric copies.
 
     A puzzle has `num_clues` clues, or more if no more can be removed. Fewer puzzles are returned if
     many draws in a row gave no new one. Classes of solutions are numbered in the order in which

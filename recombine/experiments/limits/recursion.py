@@ -8,7 +8,7 @@ The source changes two things at once: the inner recursion, and the supervision 
 with a carried state. Here they are separate: each is used with and without the other, with equal
 parameters. A direct network of different layers has the training compute of the recursion. All
 arms have equal optimizer steps; the figure and two claims compare them at equal compute. Puzzles
-are 6x6 with unique solutions, split so that no symmetric twin is on both sides; a further arm
+are 6x6 with unique solutions, split so that no symmetric copy is on both sides; a further arm
 holds out whole classes of solutions.
 
 Scaled down: the published constants (d 512, 60,000 epochs) need hours. All arms have the same

@@ -2,9 +2,9 @@
 
     row, column and box:  each has every digit 1 to N once;  every puzzle has exactly one solution
 
-A task is one puzzle. The table has no two symmetric twins: puzzles that differ by names of digits,
-by order of lines or by a transposition. So no split of the table puts twins on both sides, and each
-draw of a puzzle may be any of its twins. Protocol of augmentation: TRM (arXiv 2510.04871).
+A task is one puzzle. The table has no two symmetric copies: puzzles that differ by names of digits,
+by order of lines or by a transposition. So no split of the table puts copies on both sides, and each
+draw of a puzzle may be any of its copies. Protocol of augmentation: TRM (arXiv 2510.04871).
 """
 
 from dataclasses import dataclass
@@ -32,13 +32,13 @@ class Sudoku:
     - `num_clues`: the number of given digits; 0 leaves no more than the solution needs. A puzzle
       has more if one of them cannot be removed.
     - `num_puzzles`: the number of puzzles in the table, drawn with `table_seed`. There may be fewer
-      that are not twins of each other.
-    - `augment`: every draw of a puzzle is a random one of its symmetric twins, on both sides of a
+      that are not copies of each other.
+    - `augment`: every draw of a puzzle is a random one of its symmetric copies, on both sides of a
       split.
 
     Puzzles are graded by the rules that solve them (`groups`). The view `solutions` has the class
     of the solution: with `HeldOutFeatures(view="solutions")`, no solution of a test puzzle is a
-    symmetric twin of a solution of a train puzzle.
+    symmetric copy of a solution of a train puzzle.
 
     A task is the puzzle as a one-hot row, then its number in the table and the symmetry that was
     drawn. The puzzle itself is what `sentence` has: use the encoding `Language`.
@@ -126,7 +126,7 @@ class Sudoku:
         return jnp.asarray(self.stored().solutions, jnp.int32)
 
     def weigh(self, key: PRNGKeyArray, row: Shaped[Array, " row"]) -> Float[Array, " features"]:
-        """The puzzle or a random symmetric twin as a float row, and how it was made."""
+        """The puzzle or a random symmetric copy as a float row, and how it was made."""
         symmetry = self._draw_symmetry(key)
         puzzle = self._transform(symmetry, row[:-1].astype(jnp.int32))
         numbers = jnp.concatenate([row[-1:].astype(jnp.int32), symmetry])
@@ -149,7 +149,7 @@ class Sudoku:
     def _transform(
         self, symmetry: Int[Array, " symmetry"], grid: Int[Array, " cells"]
     ) -> Int[Array, " cells"]:
-        """A symmetric twin of a grid, in which empty cells stay empty."""
+        """A symmetric copy of a grid, in which empty cells stay empty."""
         n = self.size
         names, rows, columns = symmetry[:-1].reshape(3, n)
         square = grid.reshape(n, n)[rows][:, columns]

@@ -106,14 +106,14 @@ def test_the_classes_of_solutions_have_all_grids_between_them():
         total = 0
         for form in forms:
             grid = np.frombuffer(form, np.uint8)
-            twins = grid[sudoku_puzzles.cell_orders(shape)]
-            # A symmetry fixes a grid if the twin is the grid with other names of the digits.
-            names = np.zeros((len(twins), shape.size + 1), np.int64)
-            np.put_along_axis(names, twins.astype(np.int64), grid[None].astype(np.int64), axis=1)
-            renamed = np.take_along_axis(names, twins.astype(np.int64), axis=1)
+            copies = grid[sudoku_puzzles.cell_orders(shape)]
+            # A symmetry fixes a grid if the copy is the grid with other names of the digits.
+            names = np.zeros((len(copies), shape.size + 1), np.int64)
+            np.put_along_axis(names, copies.astype(np.int64), grid[None].astype(np.int64), axis=1)
+            renamed = np.take_along_axis(names, copies.astype(np.int64), axis=1)
             total += group // int((renamed == grid).all(axis=1).sum())
         assert total == NUM_GRIDS[shape]
-    assert len(Sudoku(4, 2, 2).tasks()) == 36, "minimal 4x4 puzzles that are not twins"
+    assert len(Sudoku(4, 2, 2).tasks()) == 36, "minimal 4x4 puzzles that are not copies"
 
 
 @jax.jit
@@ -128,7 +128,7 @@ def test_draws_are_twins_with_their_own_solution():
     rows = jnp.asarray(FAMILY.tasks()[[0, 1]])
     keys = jax.random.split(new_key(0), 6)
     puzzles, solutions, exists = map(np.asarray, twins_of(keys, jnp.tile(rows, (3, 1))))
-    assert len(np.unique(puzzles, axis=0)) == 6, "every draw is another twin"
+    assert len(np.unique(puzzles, axis=0)) == 6, "every draw is another copy"
     expected = [sudoku_puzzles.canonical(SIX, np.asarray(row[:-1], np.uint8)) for row in rows]
     for i, (puzzle, solution) in enumerate(zip(puzzles, solutions, strict=True)):
         assert is_valid(solution, SIX)
@@ -150,7 +150,7 @@ def test_no_symmetric_twin_crosses_a_split(view):
     assert not set(train) & set(test)
     assert len(test) >= 5
     if view == "puzzles":
-        assert len(set(forms)) == len(forms), "the table has no twins"
+        assert len(set(forms)) == len(forms), "the table has no copies"
     else:
         assert facts["support/unseen_solutions"] == len(set(test)) > 0
 
@@ -167,8 +167,8 @@ def test_grades_are_those_of_the_rules():
     for level in (0, 1, 2):
         puzzle = stored.puzzles[np.flatnonzero(stored.search == level)[0]]
         names = np.append(0, rng.permutation(6) + 1).astype(np.uint8)
-        twin = names[puzzle[orders[rng.integers(len(orders))]]]
-        assert sudoku_puzzles.grade(SIX, puzzle) == sudoku_puzzles.grade(SIX, twin) == level
+        copy = names[puzzle[orders[rng.integers(len(orders))]]]
+        assert sudoku_puzzles.grade(SIX, puzzle) == sudoku_puzzles.grade(SIX, copy) == level
         assert naked_singles_solve(puzzle) == (level == 0)
     assert set(np.unique(FAMILY.groups(FAMILY.tasks())["search"])) == {0, 1, 2}
 
