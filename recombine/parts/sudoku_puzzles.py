@@ -6,8 +6,8 @@ rows of N * N digits.
 
 Symmetries permute digits, the rows within a band of boxes, the bands, the columns within a stack
 of boxes, and the stacks. Square boxes also allow a transposition. The *canonical form* of a grid is
-the smallest of all its symmetric copies, so two grids have equal canonical forms if and only if they
-are copies.
+the smallest of all its symmetric copies, so two grids have equal canonical forms if and only if
+they are copies.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     row, column and box:  each has every digit 1 to N once;  every puzzle has exactly one solution
 
 A task is one puzzle. The table has no two symmetric copies: puzzles that differ by names of digits,
-by order of lines or by a transposition. So no split of the table puts copies on both sides, and each
-draw of a puzzle may be any of its copies. Protocol of augmentation: TRM (arXiv 2510.04871).
+by order of lines or by a transposition. So no split of the table puts copies on both sides, and
+each draw of a puzzle may be any of its copies. Protocol of augmentation: TRM (arXiv 2510.04871).
 """
 
 from dataclasses import dataclass
